@@ -63,8 +63,8 @@ def read_command(
         version=findings.text(node, "version"),
         additional_includes=tuple(_additional_includes(node, reading)),
     )
-    command_node = node.get("command")
-    if command_node is not None and command_node.is_text:
+    command_node = node.find_text("command")
+    if command_node is not None:
         check_command(command_node, inputs, outputs, reading)
     reading.parsed.commands.append(ParsedCommand(node, component, reading, is_component))
     return component
@@ -80,7 +80,7 @@ def read_distribution(node: Node, reading: Reading) -> Distribution | None:
     if distribution is None:
         findings.left_out = True
         return None
-    counts = {key: findings.whole_number(mapping, key, least) for key, least in distribution.counts.items()}
+    counts = {key: findings.whole_number(mapping, key, least=least) for key, least in distribution.counts.items()}
     if distribution is not Ray:
         return distribution(mapping.span, **counts)
     return Ray(
@@ -110,8 +110,8 @@ def read_resources(node: Node, reading: Reading, *, may_take_all: bool = False) 
 
 
 def _command(node: Node, reading: Reading) -> Value:
-    command = node.get("command")
-    if command is not None and command.is_text and command.text.strip():
+    command = node.find_text("command")
+    if command is not None and command.text.strip():
         return command.value
     reading.findings.left_out = True
     return Value("", node.span)
@@ -119,11 +119,8 @@ def _command(node: Node, reading: Reading) -> Value:
 
 def _code(node: Node, reading: Reading) -> Path | None:
     """The snapshot's folder. `azureml:` and `git+` references are not readable offline."""
-    code = node.get("code")
-    if code is None or code.data is None:
-        return None
-    if not code.is_text:
-        reading.findings.left_out = True
+    code = reading.findings.string(node.get("code"))
+    if code is None:
         return None
     if not is_code_of_this_machine(code, reading):
         message = f"the code '{code.text}' is remote and not readable offline"
@@ -134,32 +131,23 @@ def _code(node: Node, reading: Reading) -> Path | None:
 
 
 def _additional_includes(node: Node, reading: Reading) -> Iterator[Path]:
-    includes = node.get("additional_includes")
-    if includes is None or includes.data is None:
-        return
-    if not isinstance(includes.data, list):
-        reading.findings.left_out = True
-        return
-    for item in includes.items:
-        if item.is_text:
-            # Azure ML's client zips a folder for `NAME.zip`.
-            folder = reading.path(item.text.removesuffix(".zip"))
-            if item.text.endswith(".zip") and os.path.isdir(folder):
-                yield folder
-                continue
-            found = reading.existing(item, CODE_NOT_FOUND, "an additional include")
-            if found is not None:
-                yield found
+    for item in reading.findings.items(node.get("additional_includes")):
+        if not item.is_text:
+            continue
+        # Azure ML's client zips a folder for `NAME.zip`.
+        folder = reading.path(item.text.removesuffix(".zip"))
+        is_zipped = item.text.endswith(".zip") and os.path.isdir(folder)
+        found = folder if is_zipped else reading.existing(item, CODE_NOT_FOUND, "an additional include")
+        if found is not None:
+            yield found
 
 
 def read_environment(node: Node | None, reading: Reading) -> Environment | None:
     """An `environment:`: an `azureml:` reference, `file:./env.yaml`, or keys of its own."""
-    if node is None or node.data is None:
-        return None
-    if node.is_mapping:
+    if node is not None and node.is_mapping:
         return environment_of(node, reading)
-    if not node.is_text:
-        reading.findings.left_out = True
+    node = reading.findings.string(node)
+    if node is None:
         return None
     if is_remote(node.text) or "${{" in node.text:
         return Environment(node.span, reference=node.text)
@@ -180,8 +168,8 @@ def environment_of(node: Node, reading: Reading) -> Environment | None:
     build_path: Path | None = None
     dockerfile: str | None = None
     if build is not None:
-        path_node = build.get("path")
-        if path_node is not None and path_node.is_text and "://" not in path_node.text:
+        path_node = build.find_text("path")
+        if path_node is not None and "://" not in path_node.text:
             build_path = reading.existing(path_node, ENVIRONMENT_FILE_NOT_FOUND, "the build context", folder=True)
         dockerfile_node = build.get("dockerfile_path")
         dockerfile = findings.text(build, "dockerfile_path") or "Dockerfile"
@@ -210,10 +198,8 @@ def environment_of(node: Node, reading: Reading) -> Environment | None:
 def _conda_file(node: Node, reading: Reading) -> Path | None:
     """The file of `conda_file:`; inline packages have none."""
     conda = node.get("conda_file")
-    if conda is None or conda.data is None or conda.is_mapping:
-        return None
-    if not conda.is_text:
-        reading.findings.left_out = True
+    conda = None if conda is not None and conda.is_mapping else reading.findings.string(conda)
+    if conda is None:
         return None
     file = reading.existing(conda, ENVIRONMENT_FILE_NOT_FOUND, "the conda file", folder=False)
     if file is not None:

@@ -139,6 +139,16 @@ class Node:
             found = found.get(key) if found is not None else None
         return found
 
+    def find_text(self, *keys: str) -> Node | None:
+        """The string at a path of keys; None if there is none."""
+        found = self.find(*keys)
+        return found if found is not None and found.is_text else None
+
+    def text_of(self, *keys: str) -> str:
+        """The text of the scalar at a path of keys, numbers as they were typed; empty if there is none."""
+        found = self.find(*keys)
+        return found.text if found is not None and found.data is not None else ""
+
     def entries_of(self, key: str) -> dict[str, Entry]:
         """The entries of the mapping beneath a key; none if there is no mapping."""
         found = self.get(key)

@@ -9,6 +9,7 @@ from pathlib import Path
 from trainyard.spec.diagnostic import Diagnostic, Related, Span, SpecError
 from trainyard.spec.documents import (
     Document,
+    Entry,
     Node,
     beginning_of,
     parse_document,
@@ -111,48 +112,56 @@ class Findings:
 
     def mapping(self, node: Node | None) -> Node | None:
         """The node when it is a mapping; None when it is absent or empty, and for other shapes."""
+        return self._of_shape(node, dict)
+
+    def entries(self, node: Node | None) -> Mapping[str, Entry]:
+        """The entries of a mapping; none when it is absent, and for other shapes."""
+        mapping = self.mapping(node)
+        return mapping.entries if mapping is not None else {}
+
+    def items(self, node: Node | None) -> list[Node]:
+        """The items of a list; none when it is absent, and for other shapes."""
+        found = self._of_shape(node, list)
+        return found.items if found is not None else []
+
+    def string(self, node: Node | None) -> Node | None:
+        """The node when it is a string; None when it is absent or empty, and for other shapes."""
+        return self._of_shape(node, str)
+
+    def text(self, node: Node, *keys: str) -> str:
+        """The text at a path of keys, numbers as they were typed; empty when absent or not a scalar."""
+        value = self.scalar(node, *keys)
+        return value.text if value is not None else ""
+
+    def scalar(self, node: Node, *keys: str) -> Value | None:
+        """The scalar at a path of keys; None when absent or empty, and for a list or mapping."""
+        found: Node | None = node
+        for key in keys:
+            found = self.mapping(found)
+            found = found.get(key) if found is not None else None
+        found = self._of_shape(found, (str, int, float))
+        return found.value if found is not None else None
+
+    def _of_shape(self, node: Node | None, shape: type | tuple[type, ...]) -> Node | None:
         if node is None or node.data is None:
             return None
-        if not node.is_mapping:
+        if not isinstance(node.data, shape):
             self.left_out = True
             return None
         return node
 
-    def text(self, mapping: Node, key: str) -> str:
-        """The text of a key, numbers as they were typed; empty when absent or not a scalar."""
-        value = self.scalar(mapping, key)
-        return value.text if value is not None and value.data is not None else ""
-
-    def scalar(self, mapping: Node, key: str) -> Value | None:
-        """The scalar of a key; None when absent, and for a list or mapping."""
-        node = mapping.get(key)
-        if node is None:
-            return None
-        if isinstance(node.data, (dict, list)):
-            self.left_out = True
-            return None
-        return node.value
-
-    def boolean(self, mapping: Node, key: str, default: bool) -> bool:
-        """The boolean of a key, or the default."""
-        value = self.scalar(mapping, key)
-        if value is None or value.data is None:
-            return default
-        if isinstance(value.data, bool):
-            return value.data
-        lowered = value.text.lower()
+    def boolean(self, node: Node, *keys: str, default: bool) -> bool:
+        """The boolean at a path of keys, or the default."""
+        lowered = self.text(node, *keys).lower()
         if lowered in _TRUE_WORDS or lowered in _FALSE_WORDS:
             return lowered in _TRUE_WORDS
-        if "${{" not in value.text:
-            self.left_out = True
+        self.left_out = self.left_out or (lowered != "" and "${{" not in lowered)
         return default
 
-    def whole_number(self, mapping: Node, key: str, least: int) -> Value | None:
-        """The whole number of a key as a Value of int, a binding as a Value of str; None for anything else."""
-        value = self.scalar(mapping, key)
-        if value is None or value.data is None:
-            return None
-        if isinstance(value.data, str) and "${{" in value.data:
+    def whole_number(self, node: Node, *keys: str, least: int) -> Value | None:
+        """The whole number at a path of keys as a Value of int, a binding as a Value of str; None for anything else."""
+        value = self.scalar(node, *keys)
+        if value is None or (isinstance(value.data, str) and "${{" in value.data):
             return value
         number = whole_number(value.data)
         if number is None or number < least:

@@ -14,7 +14,7 @@ from trainyard.settings.suggestions import close_match, did_you_mean
 from trainyard.spec.bindings import check_command
 from trainyard.spec.components import read_distribution, read_environment, read_resources
 from trainyard.spec.diagnostic import Span
-from trainyard.spec.documents import Entry, Node
+from trainyard.spec.documents import Node
 from trainyard.spec.expressions import ExpressionError, bindings_in
 from trainyard.spec.literals import whole_number
 from trainyard.spec.model import Component, Parallel, Port, Spark, Sweep, Value
@@ -36,22 +36,20 @@ def read_sweep(node: Node, trial: Component) -> Component:
 
     The component that is returned lacks the inputs that the sweep draws.
     """
-    space = node.get("search_space")
-    drawn = {name: entry.value.value for name, entry in _entries(space).items()}
-    objective, limits, sampling = node.get("objective"), node.get("limits"), node.get("sampling_algorithm")
-    named = sampling.get("type") if sampling is not None and sampling.is_mapping else sampling
-    most = _number(limits, "max_total_trials", _MOST_TRIALS)
+    drawn = {name: entry.value.value for name, entry in node.entries_of("search_space").items()}
+    most = _number(node, "limits", "max_total_trials", default=_MOST_TRIALS)
+    sampling = node.text_of("sampling_algorithm") or node.text_of("sampling_algorithm", "type")
     sweep = Sweep(
         trial=trial,
         search_space=drawn,
-        sampling=_text(named).lower() or "random",
-        seed=_optional_number(sampling, "seed"),
-        goal=_text(_child(objective, "goal")).lower() or "minimize",
-        primary_metric=_text(_child(objective, "primary_metric")),
+        sampling=sampling.lower() or "random",
+        seed=_optional_number(node, "sampling_algorithm", "seed"),
+        goal=node.text_of("objective", "goal").lower() or "minimize",
+        primary_metric=node.text_of("objective", "primary_metric"),
         max_total_trials=most,
-        max_concurrent_trials=_number(limits, "max_concurrent_trials", most),
-        timeout_seconds=_optional_number(limits, "timeout"),
-        trial_timeout_seconds=_optional_number(limits, "trial_timeout"),
+        max_concurrent_trials=_number(node, "limits", "max_concurrent_trials", default=most),
+        timeout_seconds=_optional_number(node, "limits", "timeout"),
+        trial_timeout_seconds=_optional_number(node, "limits", "trial_timeout"),
     )
     return trial._replace(inputs={n: port for n, port in trial.inputs.items() if n not in drawn}, task=sweep)
 
@@ -67,39 +65,41 @@ def read_parallel(
 ) -> Component | None:
     """A parallel component, or an inline parallel job; `own` are keys of a job, which replace its component's."""
     task = node.get("task")
-    if task is None or not task.is_mapping or task.get("entry_script") is None:
+    if task is None or task.get("entry_script") is None:
         return None
 
-    def setting(key: str) -> Node | None:
-        given = own.get(key) if own is not None else None
-        return given if given is not None else node.get(key)
+    def holder(key: str) -> Node:
+        return own if own is not None and own.get(key) is not None else node
 
-    data = setting("input_data")
-    append_to = task.get("append_row_to")
-    arguments = task.get("program_arguments") or task.get("args")
-    keys = setting("partition_keys")
-    retries = setting("retry_settings")
-    batch, concurrency = setting("mini_batch_size"), setting("max_concurrency_per_instance")
+    def setting(key: str) -> Value | None:
+        found = holder(key).get(key)
+        return found.value if found is not None and found.data is not None else None
+
+    def failures(key: str) -> int:
+        return _number(holder(key), key, default=_ANY_NUMBER_OF_FAILURES)
+
+    append_to, keys = task.find_text("append_row_to"), holder("partition_keys").get("partition_keys")
+    retries = holder("retry_settings")
     parallel = Parallel(
-        entry_script=_text(task.get("entry_script")),
-        input_data=data.value if data is not None else Value("", node.span),
-        mini_batch_size=batch.value if batch is not None and batch.data is not None else None,
+        entry_script=task.text_of("entry_script"),
+        input_data=setting("input_data") or Value("", node.span),
+        mini_batch_size=setting("mini_batch_size"),
         partition_keys=tuple(item.text for item in keys.items) if keys is not None else (),
-        append_row_to=append_to.value if append_to is not None and append_to.is_text else None,
-        error_threshold=_whole(setting("error_threshold"), _ANY_NUMBER_OF_FAILURES),
-        mini_batch_error_threshold=_whole(setting("mini_batch_error_threshold"), _ANY_NUMBER_OF_FAILURES),
-        max_retries=_number(retries, "max_retries", _DEFAULT_RETRIES),
-        timeout_seconds=_number(retries, "timeout", _DEFAULT_TIMEOUT_SECONDS),
-        max_concurrency_per_instance=concurrency.value if concurrency is not None else None,
+        append_row_to=append_to.value if append_to is not None else None,
+        error_threshold=failures("error_threshold"),
+        mini_batch_error_threshold=failures("mini_batch_error_threshold"),
+        max_retries=_number(retries, "retry_settings", "max_retries", default=_DEFAULT_RETRIES),
+        timeout_seconds=_number(retries, "retry_settings", "timeout", default=_DEFAULT_TIMEOUT_SECONDS),
+        max_concurrency_per_instance=setting("max_concurrency_per_instance"),
     )
     return Component(
-        name=_text(node.get("name")) or name,
+        name=node.text_of("name") or name,
         file=reading.file,
         span=node.span,
-        command=_arguments(arguments, node.span),
+        command=_arguments(task.get("program_arguments") or task.get("args"), node.span),
         inputs=inputs,
         outputs=outputs,
-        code=_folder(task.get("code"), reading),
+        code=_folder(task, reading),
         environment=read_environment(task.get("environment"), reading),
         resources=read_resources(node, reading, may_take_all=True),
         is_deterministic=reading.findings.boolean(node, "is_deterministic", default=True),
@@ -117,26 +117,25 @@ def read_spark(
     own: Node | None = None,
 ) -> Component | None:
     """A Spark component or job; `own` are keys of a job, whose configuration is added to its component's."""
-    entry = _child(node.get("entry"), "file")
-    if entry is None or not entry.is_text:
+    entry = node.find_text("entry", "file")
+    if entry is None:
         return None
-    conf = {key: each.value.text for key, each in _entries(node.get("conf")).items()}
-    if own is not None:
-        conf |= {key: each.value.text for key, each in _entries(own.get("conf")).items()}
+    own = own or node
+    conf = node.entries_of("conf") | own.entries_of("conf")
     return Component(
-        name=_text(node.get("name")) or name,
+        name=node.text_of("name") or name,
         file=reading.file,
         span=node.span,
         command=_arguments(node.get("args"), node.span),
         inputs=inputs,
         outputs=outputs,
-        code=_folder(node.get("code"), reading),
+        code=_folder(node, reading),
         environment=read_environment(node.get("environment"), reading),
-        resources=read_resources(own if own is not None and own.get("resources") is not None else node, reading),
+        resources=read_resources(own if own.get("resources") is not None else node, reading),
         is_deterministic=reading.findings.boolean(node, "is_deterministic", default=True),
         task=Spark(
             entry_file=entry.text,
-            conf=conf,
+            conf={key: each.value.text for key, each in conf.items()},
             py_files=_texts(node, "py_files"),
             files=_texts(node, "files"),
             jars=_texts(node, "jars"),
@@ -157,23 +156,11 @@ def _arguments(node: Node | None, span: Span) -> Value:
     return node.value if node is not None and node.is_text else Value("", span)
 
 
-def _folder(node: Node | None, reading: Reading) -> Path | None:
-    if node is None or not node.is_text or is_remote(node.text):
-        return None
-    path = reading.path(node.text)
-    return Path(os.path.abspath(path)) if os.path.exists(path) else None
-
-
-def _entries(node: Node | None) -> Mapping[str, Entry]:
-    return node.entries if node is not None and node.is_mapping else {}
-
-
-def _child(node: Node | None, key: str) -> Node | None:
-    return node.get(key) if node is not None and node.is_mapping else None
-
-
-def _text(node: Node | None) -> str:
-    return node.text if node is not None and node.data is not None else ""
+def _folder(node: Node, reading: Reading) -> Path | None:
+    """The folder of `code:`, if it is there."""
+    code = node.find_text("code")
+    path = reading.path(code.text) if code is not None and not is_remote(code.text) else None
+    return Path(os.path.abspath(path)) if path is not None and os.path.exists(path) else None
 
 
 def _texts(node: Node, key: str) -> tuple[str, ...]:
@@ -181,18 +168,13 @@ def _texts(node: Node, key: str) -> tuple[str, ...]:
     return tuple(item.text for item in listed.items) if listed is not None else ()
 
 
-def _whole(node: Node | None, default: int) -> int:
-    number = whole_number(node.data) if node is not None else None
-    return default if number is None else number
-
-
-def _optional_number(node: Node | None, key: str) -> int | None:
-    found = _child(node, key)
+def _optional_number(node: Node, *keys: str) -> int | None:
+    found = node.find(*keys)
     return whole_number(found.data) if found is not None else None
 
 
-def _number(node: Node | None, key: str, default: int) -> int:
-    number = _optional_number(node, key)
+def _number(node: Node, *keys: str, default: int) -> int:
+    number = _optional_number(node, *keys)
     return default if number is None else number
 
 
@@ -206,23 +188,20 @@ _ARGUMENT_PLACES = (("task", "program_arguments"), ("task", "append_row_to"), ("
 def check_files(node: Node, reading: Reading) -> None:
     """Report missing code and environment files of a step or of its task."""
     for holder in (node, node.get("task")):
-        if holder is None or not holder.is_mapping:
+        if holder is None:
             continue
         read_environment(holder.get("environment"), reading)
-        code = holder.get("code")
-        if code is not None and code.is_text and is_code_of_this_machine(code, reading):
+        code = holder.find_text("code")
+        if code is not None and is_code_of_this_machine(code, reading):
             folder = reading.existing(code, CODE_NOT_FOUND, "the code")
-            if folder is not None and os.path.isdir(folder):
-                _check_script(holder, folder, reading)
+            script = holder.find_text("entry", "file") or holder.find_text("entry_script")
+            if folder is not None and os.path.isdir(folder) and script is not None:
+                check_script(script, folder, reading)
 
 
-def _check_script(holder: Node, folder: Path, reading: Reading) -> None:
-    """Report a step's script that its code does not contain."""
-    entry = holder.get("entry")
-    script = entry.get("file") if entry is not None and entry.is_mapping else holder.get("entry_script")
-    if script is None or not script.is_text or "${{" in script.text:
-        return
-    if script_file(folder, script.text) is not None:
+def check_script(script: Node, folder: Path, reading: Reading) -> None:
+    """Report a script that a folder of code does not contain."""
+    if "${{" in script.text or script_file(folder, script.text) is not None:
         return
     names = python_files(folder)
     if names:
@@ -256,17 +235,15 @@ def python_files(folder: Path) -> list[str]:
 def check_arguments(node: Node, inputs: Mapping[str, Port], outputs: Mapping[str, Port], reading: Reading) -> None:
     """Report bindings of a script's arguments that name no port of the step."""
     for place in _ARGUMENT_PLACES:
-        found: Node | None = node
-        for key in place:
-            found = found.get(key) if found is not None and found.is_mapping else None
-        if found is not None and found.is_text:
+        found = node.find_text(*place)
+        if found is not None:
             check_command(found, inputs, outputs, reading)
 
 
 def check_search_space(trial: Node, sweep: Node, reading: Reading) -> None:
     """Report `${{search_space.NAME}}` in a trial's command that the sweep does not search."""
-    command, space = trial.get("command"), sweep.get("search_space")
-    if command is None or not command.is_text or space is None or not space.is_mapping:
+    command, space = trial.find_text("command"), sweep.get("search_space")
+    if command is None or space is None or not space.is_mapping:
         return
     try:
         bindings = bindings_in(command.text)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from trainyard.settings.suggestions import close_match
 from trainyard.spec.components import read_command, read_environment
 from trainyard.spec.documents import Node
-from trainyard.spec.job_types import check_arguments, check_files, check_search_space, python_files
+from trainyard.spec.job_types import check_arguments, check_files, check_script, check_search_space
 from trainyard.spec.parsed import Reading, is_address, is_code_of_this_machine, is_remote
 from trainyard.spec.pipelines import ComponentCache
 from trainyard.spec.ports import check_input_path, job_ports
@@ -16,7 +15,6 @@ from trainyard.spec.rules.references import (
     CODE_NOT_FOUND,
     COMPONENT_NOT_FOUND,
     DATA_NOT_FOUND,
-    SCRIPT_NOT_FOUND,
 )
 
 # Where an AutoML job names its data.
@@ -27,9 +25,9 @@ def read_sweep_job(node: Node, reading: Reading, cache: ComponentCache) -> None:
     """A standalone sweep: its trial is an inline command, or a component's file."""
     inputs, outputs = job_ports(node, reading)
     trial = node.get("trial")
-    if trial is None or trial.data is None:
-        reading.findings.left_out = True
-    elif trial.is_mapping:
+    if trial is None:
+        return
+    if trial.is_mapping:
         check_search_space(trial, node, reading)
         read_command(trial, inputs, outputs, reading, name=reading.file.stem)
     elif trial.is_text and not is_remote(trial.text):
@@ -51,21 +49,21 @@ def read_other_job(node: Node, reading: Reading) -> None:
 
 def read_schedule(node: Node, reading: Reading) -> None:
     """A schedule: the job that it starts is a file, or names one beneath `job`. That file is read too."""
-    job = node.get("create_job")
-    if job is not None and job.is_mapping:
-        job = job.get("job")
-    if job is None or not job.is_text or is_remote(job.text):
-        return
-    file = reading.existing(job, COMPONENT_NOT_FOUND, "the job", folder=False)
+    job = node.find_text("create_job") or node.find_text("create_job", "job")
+    if job is not None and not is_remote(job.text):
+        _read_also(job, "the job", reading)
+
+
+def _read_also(reference: Node, what: str, reading: Reading) -> None:
+    """Read a file that is named, so that it is checked as what it is."""
+    file = reading.existing(reference, COMPONENT_NOT_FOUND, what, folder=False)
     if file is not None:
         reading.store.touch(file)
 
 
 def read_asset(node: Node, reading: Reading) -> None:
     """Data or a model to be registered: a local path is there."""
-    path = node.get("path")
-    if path is not None and path.is_text and path.text and not is_address(path.text):
-        reading.existing(path, DATA_NOT_FOUND, "the asset")
+    check_input_path(node, reading, "the asset")
 
 
 _PLACEHOLDERS = ("$", "{", "<")
@@ -78,34 +76,34 @@ def read_deployment(node: Node, reading: Reading) -> None:
     parts = [environment, *(node.find("environment", *path) for path in _FILES_OF_ENVIRONMENTS)]
     if environment is not None and not any(part is not None and _is_to_be_filled(part) for part in parts):
         read_environment(environment, reading)
-    folder, script = scoring_code(node), node.find("code_configuration", "scoring_script")
-    code = node.find("code_configuration", "code")
-    if code is not None and code.is_text and not _is_to_be_filled(code) and is_code_of_this_machine(code, reading):
+    folder, script = scoring_code(node), _known_text(node, "code_configuration", "scoring_script")
+    code = _known_text(node, "code_configuration", "code")
+    if code is not None and is_code_of_this_machine(code, reading):
         reading.existing(code, CODE_NOT_FOUND, "the code")
-    if folder is not None and script is not None and script.is_text and not _is_to_be_filled(script):
-        names = python_files(folder)
-        if names and not os.path.isfile(folder / script.text):
-            message = f"the code '{folder.name}' contains no '{script.text}'"
-            reading.findings.add(script.span, SCRIPT_NOT_FOUND, message, close_match(script.text, names))
-    model = node.find("model", "path")
-    if model is not None and model.is_text and not _is_to_be_filled(model) and not is_address(model.text):
+    if folder is not None and script is not None:
+        check_script(script, folder, reading)
+    model = _known_text(node, "model", "path")
+    if model is not None and not is_address(model.text):
         reading.existing(model, DATA_NOT_FOUND, "the model")
-    component = node.get("component")
-    if component is None or not component.is_text or _is_to_be_filled(component) or is_remote(component.text):
-        return
-    file = reading.existing(component, COMPONENT_NOT_FOUND, "the component", folder=False)
-    if file is not None:
-        # The file of a pipeline job serves as well, so it is checked as what it is.
-        reading.store.touch(file)
+    component = _known_text(node, "component")
+    if component is not None and not is_remote(component.text):
+        # The file of a pipeline job serves as well.
+        _read_also(component, "the component", reading)
 
 
 def scoring_code(deployment: Node) -> Path | None:
     """The folder of a deployment's scoring code; None if it is not on this machine."""
-    code = deployment.find("code_configuration", "code")
-    if code is None or not code.is_text or _is_to_be_filled(code) or ":" in code.text:
+    code = _known_text(deployment, "code_configuration", "code")
+    if code is None or ":" in code.text:
         return None
     folder = deployment.span.file.parent / code.text
     return folder if os.path.isdir(folder) else None
+
+
+def _known_text(node: Node, *keys: str) -> Node | None:
+    """The string at a path of keys; None without one, and for one that another program fills in."""
+    found = node.find_text(*keys)
+    return None if found is None or _is_to_be_filled(found) else found
 
 
 def _is_to_be_filled(node: Node) -> bool:

@@ -213,9 +213,8 @@ def is_code_of_this_machine(code: Node, reading: Reading) -> bool:
 
 def reference_text(node: Node | None, reading: Reading) -> str:
     """The text of a reference; empty for anything but a text."""
-    if node is None or node.data is None:
-        return ""
-    if not node.is_text or not node.text.strip() or "\n" in node.text.strip():
-        reading.findings.left_out = True
-        return ""
-    return node.text
+    named = reading.findings.string(node)
+    if named is not None and named.text.strip() and "\n" not in named.text.strip():
+        return named.text
+    reading.findings.left_out = True
+    return ""

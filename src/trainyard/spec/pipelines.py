@@ -167,7 +167,6 @@ def read_pipeline(node: Node, reading: Reading, cache: ComponentCache) -> Pipeli
         scope, jobs = _read_jobs(node, inputs, outputs, reading, cache)
     else:
         scope, jobs = Scope(inputs, outputs, {}), {}
-    settings = findings.mapping(node.get("settings"))
     pipeline = Pipeline(
         name=findings.text(node, "name") or reading.file.stem,
         file=reading.file,
@@ -179,12 +178,11 @@ def read_pipeline(node: Node, reading: Reading, cache: ComponentCache) -> Pipeli
         display_name=findings.text(node, "display_name"),
         experiment_name=findings.text(node, "experiment_name"),
         description=findings.text(node, "description"),
-        force_rerun=settings is not None and findings.boolean(settings, "force_rerun", default=False),
-        continue_on_step_failure=settings is not None
-        and findings.boolean(settings, "continue_on_step_failure", default=False),
-        default_datastore=findings.text(settings, "default_datastore") if settings is not None else "",
-        on_init=findings.text(settings, "on_init") if settings is not None else "",
-        on_finalize=findings.text(settings, "on_finalize") if settings is not None else "",
+        force_rerun=findings.boolean(node, "settings", "force_rerun", default=False),
+        continue_on_step_failure=findings.boolean(node, "settings", "continue_on_step_failure", default=False),
+        default_datastore=findings.text(node, "settings", "default_datastore"),
+        on_init=findings.text(node, "settings", "on_init"),
+        on_finalize=findings.text(node, "settings", "on_finalize"),
         reference=_kept_reference(node.get("component")),
     )
     body, body_reading = (seen.body, seen.reading) if seen is not None else (node, reading)
@@ -212,9 +210,7 @@ def _read_pipeline_component(node: Node, reading: Reading, cache: ComponentCache
 
 def _default_compute(node: Node, findings: Findings) -> Value | None:
     """The compute of jobs that name none themselves."""
-    settings = findings.mapping(node.get("settings"))
-    default = findings.scalar(settings, "default_compute") if settings is not None else None
-    return default or findings.scalar(node, "compute")
+    return findings.scalar(node, "settings", "default_compute") or findings.scalar(node, "compute")
 
 
 def read_command_job(node: Node, reading: Reading) -> Component:
@@ -269,12 +265,10 @@ def _read_jobs(
 ) -> tuple[Scope, dict[str, Job]]:
     """The jobs of a pipeline, checked against each other: as the YAML and as the model have them."""
     findings = reading.findings
-    jobs_node = findings.mapping(body.get("jobs"))
-    if jobs_node is None or not jobs_node.entries:
-        findings.left_out = True
-        return Scope(inputs, outputs, {}), {}
+    entries = findings.entries(body.get("jobs"))
+    findings.left_out = findings.left_out or not entries
     used: dict[str, UsedJob] = {}
-    for name, entry in jobs_node.entries.items():
+    for name, entry in entries.items():
         job = _use(name, entry.key, entry.value, reading, cache)
         if job is not None:
             used[name] = job
@@ -392,8 +386,7 @@ def _use(name: str, key: Node, node: Node, reading: Reading, cache: ComponentCac
 
 def _read_bound_ports(used: UsedJob, reading: Reading) -> None:
     for kind, values in (("inputs", used.inputs), ("outputs", used.outputs)):
-        ports = reading.findings.mapping(used.node.get(kind))
-        for name, entry in (ports.entries if ports is not None else {}).items():
+        for name, entry in reading.findings.entries(used.node.get(kind)).items():
             if isinstance(entry.value.data, list):
                 reading.findings.left_out = True
             elif kind == "outputs" or entry.value.data is not None:
@@ -402,8 +395,7 @@ def _read_bound_ports(used: UsedJob, reading: Reading) -> None:
 
 def _given(node: Node) -> Value:
     """The value an input is set to: `{value: 3}` is 3; a mapping with a path stays a mapping."""
-    literal = node.get("value") if node.is_mapping else None
-    return literal.value if literal is not None else node.value
+    return (node.get("value") or node).value
 
 
 def _see_ports_of_other_kinds(used: UsedJob, kind: str, reading: Reading, cache: ComponentCache) -> None:
@@ -460,8 +452,7 @@ def _is_endless(file: Path, reference: Node, reading: Reading, cache: ComponentC
 def _see_ports_of_trial(used: UsedJob, trial: AnyComponent, reading: Reading) -> None:
     """The ports of a sweep: its trial's, of which it need not set those that the search space sets."""
     declared = trial.inputs or {}
-    space = used.node.get("search_space")
-    names = space.entries if space is not None and space.is_mapping else {}
+    names = used.node.entries_of("search_space")
     for name, entry in names.items():
         if name not in declared:
             message = f"the search space sets '{shorten(name)}', which the trial does not have"
@@ -478,13 +469,11 @@ def _see_ports_of_trial(used: UsedJob, trial: AnyComponent, reading: Reading) ->
 
 def _drawn(space: Node) -> list[Value]:
     """The values that a search space certainly draws: a choice's, and the ends of a uniform distribution."""
-    kind = space.get("type") if space.is_mapping else None
-    if kind is None or not kind.is_text:
-        return []
-    if kind.text.lower() == "choice":
+    kind = space.text_of("type").lower()
+    if kind == "choice":
         values = space.get("values")
-        return [item.value for item in values.items] if values is not None and isinstance(values.data, list) else []
-    if kind.text.lower() not in ("uniform", "quniform"):
+        return [item.value for item in values.items] if values is not None else []
+    if kind not in ("uniform", "quniform"):
         return []
     ends = (space.get("min_value"), space.get("max_value"))
     return [end.value for end in ends if end is not None and type(end.data) in (int, float)]
@@ -608,10 +597,7 @@ def _note_remote(node: Node, reference: str, what: str, reading: Reading) -> boo
 
 def _own_ports(node: Node, reading: Reading) -> tuple[dict[str, Port], dict[str, Port]]:
     """The inputs and outputs of an inline job; anything but a mapping has been reported already."""
-    inputs, outputs = (
-        ports if ports is not None and ports.is_mapping else None for ports in (node.get("inputs"), node.get("outputs"))
-    )
-    return pipeline_inputs(inputs, reading), job_outputs(outputs, reading)
+    return pipeline_inputs(node.get("inputs"), reading), job_outputs(node.get("outputs"), reading)
 
 
 def _use_own_command(used: UsedJob, reading: Reading) -> None:
@@ -677,8 +663,7 @@ def _check_cycles(used: Mapping[str, UsedJob], reading: Reading) -> None:
 
 def _bound_data(job: UsedJob) -> list[object]:
     keys = ("inputs", "environment_variables", "resources", "distribution")
-    nodes = [job.node.get(key) for key in keys]
-    return [node.data for node in nodes if node is not None]
+    return [job.node.data.get(key) for key in keys]
 
 
 def _model_of(used: UsedJob, reading: Reading) -> Job:
@@ -686,7 +671,6 @@ def _model_of(used: UsedJob, reading: Reading) -> Job:
     # A job's own command has its distribution and resources in that component.
     is_inline = isinstance(used.component, OtherComponent) and used.component.inputs is None
     replaces = code_of(used.component) is not None and not used.has_own_command and not is_inline
-    limits = findings.mapping(node.get("limits"))
     return Job(
         name=used.name,
         key_span=used.key_span,
@@ -699,14 +683,13 @@ def _model_of(used: UsedJob, reading: Reading) -> Job:
         environment_variables=_environment_variables(node, findings),
         compute=_default_compute(node, findings),
         display_name=findings.text(node, "display_name"),
-        timeout_seconds=_time_limit(used, limits, findings),
+        timeout_seconds=_time_limit(used, findings),
         reference=_kept_reference(node.get("component") or node.get("trial")),
     )
 
 
 def _environment_variables(node: Node, findings: Findings) -> dict[str, Value]:
-    variables = findings.mapping(node.get("environment_variables"))
-    return {name: entry.value.value for name, entry in (variables.entries if variables is not None else {}).items()}
+    return {name: entry.value.value for name, entry in findings.entries(node.get("environment_variables")).items()}
 
 
 def _kept_reference(component: Node | None) -> str:
@@ -714,9 +697,8 @@ def _kept_reference(component: Node | None) -> str:
     return component.text if component is not None and component.is_text and is_remote(component.text) else ""
 
 
-def _time_limit(used: UsedJob, limits: Node | None, findings: Findings) -> Value | None:
+def _time_limit(used: UsedJob, findings: Findings) -> Value | None:
     """The `limits.timeout` of a job; a sweep's bounds all of its trials, and is in the sweep."""
     code = code_of(used.component)
-    if limits is None or (code is not None and code.task is not None):
-        return None
-    return findings.whole_number(limits, "timeout", least=1)
+    has_own_limits = code is not None and code.task is not None
+    return None if has_own_limits else findings.whole_number(used.node, "limits", "timeout", least=1)

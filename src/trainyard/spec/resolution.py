@@ -370,12 +370,12 @@ class JobUse:
         """The VM size that a command job asks for itself; None if it does not."""
         resources = self.job.effective_resources
         value = resources.instance_type if resources else None
-        return self._body.resolve(value, own=self) if value is not None and value.data is not None else None
+        return self._body.resolve(value, own=self) if value is not None else None
 
     @property
     def compute(self) -> Resolved | None:
         """Where a job runs: its own compute, else that of the nearest pipeline around it that has one."""
-        if self.job.compute is not None and self.job.compute.data is not None:
+        if self.job.compute is not None:
             return self._body.resolve(self.job.compute)
         return self._body.compute
 
@@ -399,7 +399,7 @@ class JobUse:
     def timeout_seconds(self) -> Resolved | None:
         """The limit of a job's time; None if it has none."""
         value = self.job.timeout_seconds
-        return None if value is None or value.data is None else self._count(value, "limits.timeout", 1)
+        return None if value is None else self._count(value, "limits.timeout", 1)
 
     @property
     def outputs(self) -> dict[str, Resolved]:
@@ -466,10 +466,10 @@ class _Body:
     def compute(self) -> Resolved | None:
         """The compute of jobs that name none themselves."""
         user = self.user
-        if user is not None and user.job.compute is not None and user.job.compute.data is not None:
+        if user is not None and user.job.compute is not None:
             return user.compute
         default = self.pipeline.default_compute
-        if default is not None and default.data is not None:
+        if default is not None:
             return self.resolve(default)
         return user.compute if user is not None else None
 
