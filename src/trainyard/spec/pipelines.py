@@ -9,12 +9,7 @@ from pathlib import Path
 
 from trainyard.settings.suggestions import did_you_mean
 from trainyard.spec.bindings import check_job, cycle_at, find_cycle, texts_in
-from trainyard.spec.components import (
-    read_command,
-    read_component,
-    read_distribution,
-    read_resources,
-)
+from trainyard.spec.components import read_command, read_component, read_distribution, read_resources
 from trainyard.spec.diagnostic import Related, SpecError
 from trainyard.spec.documents import Node, shorten
 from trainyard.spec.expressions import bindings_of_value, job_bound_to, only_binding
