@@ -14,8 +14,9 @@ from trainyard.rehearse.runner import run_pipeline
 from trainyard.rehearse.search_space import trials
 from trainyard.settings.run_record import RunRecord
 from trainyard.spec.diagnostic import Span, SpecError
+from trainyard.spec.documents import Value
 from trainyard.spec.loading import load_job
-from trainyard.spec.model import Component, Sweep, Value
+from trainyard.spec.model import Component, Sweep
 
 SPAN = Span(Path("sweep.yml"))
 

@@ -308,7 +308,7 @@ def test_a_cycle_is_shown_whole(write: Callable[[str, str], Path]) -> None:
 def test_the_order_of_a_cycle_is_refused(write: Callable[[str, str], Path], project: Path) -> None:
     from dataclasses import replace
 
-    from trainyard.spec.model import Value
+    from trainyard.spec.documents import Value
 
     pipeline = load_pipeline(project / "pipelines" / "digits.yaml")
     prepare = pipeline.jobs["prepare"]

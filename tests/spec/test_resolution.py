@@ -9,8 +9,8 @@ import pytest
 
 from trainyard.errors import UsageError
 from trainyard.spec.diagnostic import SpecError
+from trainyard.spec.documents import Value, read_document
 from trainyard.spec.loading import load_component, load_pipeline
-from trainyard.spec.model import Value
 from trainyard.spec.resolution import Resolution, resolve_component
 from trainyard.spec.resolved import DataPath, JobOutput, Known, Unknown, Wrong, settled
 from trainyard.spec.rules.bindings import CYCLE
@@ -139,7 +139,7 @@ def test_a_count_below_one_is_wrong_at_the_count(whole: Callable[[str], Resoluti
 
 def test_what_the_users_of_a_component_give_is_unknown(write: Write) -> None:
     component = load_component(write("step.yaml", STEP.replace(", default: 4", "")))
-    use = resolve_component(component)
+    use = resolve_component(component, read_document(component.file).root)
 
     assert isinstance(use.processes_per_node, Unknown)
     assert settled(use.input("note")) is None

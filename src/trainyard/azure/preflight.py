@@ -11,7 +11,8 @@ from trainyard.errors import UserError
 from trainyard.settings.quantities import counted
 from trainyard.settings.suggestions import close_match
 from trainyard.spec.diagnostic import Diagnostic, SpecError
-from trainyard.spec.model import Pipeline, Value
+from trainyard.spec.documents import Value
+from trainyard.spec.model import Pipeline
 from trainyard.spec.resolution import Resolution
 from trainyard.spec.resolved import Known
 

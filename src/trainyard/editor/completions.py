@@ -25,8 +25,8 @@ from trainyard.spec.diagnostic import SpecError
 from trainyard.spec.documents import Node, parse_document
 from trainyard.spec.file_kinds import Kind, kind_of
 from trainyard.spec.findings import DocumentStore
-from trainyard.spec.model import Port
-from trainyard.spec.parsed import Parsed, ParsedPipeline, UsedJob
+from trainyard.spec.model import Job, Port
+from trainyard.spec.parsed import Parsed, ParsedPipeline
 from trainyard.spec.yaml_parsing import line_starts
 
 _MARK = "trainyard_cursor"
@@ -132,7 +132,7 @@ def _names_after(steps: tuple[str, ...], cursor: Cursor, parsed: Parsed) -> dict
     pipeline = next((each for each in parsed.pipelines if _is_around(each, cursor)), None)
     if pipeline is None:
         return {}
-    scope = pipeline.scope
+    scope = pipeline.model
     of_output = "outputs" in cursor.path[2:]
     if not steps:
         return {"parent": ("the pipeline", False)}
@@ -249,10 +249,10 @@ class _Proposals:
         word = "output" if path[-1] == "outputs" else "input"
         return {name: (port, word) for name, port in declared.items()}
 
-    def _job(self, name: str) -> UsedJob | None:
+    def _job(self, name: str) -> Job | None:
         return next(
-            (each.scope.jobs[name] for each in self.parsed.pipelines
-             if each.reading.file == self.file and name in each.scope.jobs), None
+            (each.model.jobs[name] for each in self.parsed.pipelines
+             if each.reading.file == self.file and name in each.model.jobs), None
         )  # fmt: skip
 
     def _values(self, kind: Kind | None, key: str, path: KeyPath) -> Iterator[Completion]:
@@ -283,14 +283,14 @@ class _Proposals:
         port = ports.get(str(path[-1]))
         for choice in (port.choices or ()) if port is not None else ():
             yield Completion(choice.text, "value", self.word)
-        pipeline = next((each for each in self.parsed.pipelines if job in each.scope.jobs.values()), None)
+        pipeline = next((each for each in self.parsed.pipelines if job in each.model.jobs.values()), None)
         if pipeline is None:
             return
-        for name, other in (pipeline.scope.inputs if path[-2] == "inputs" else pipeline.scope.outputs).items():
+        for name, other in (pipeline.model.inputs if path[-2] == "inputs" else pipeline.model.outputs).items():
             if port is None or port.is_parameter == other.is_parameter:
                 yield Completion(f"${{{{parent.{path[-2]}.{name}}}}}", "binding", self.word, other.type)
         if path[-2] == "inputs":
-            for other_job in pipeline.scope.jobs.values():
+            for other_job in pipeline.model.jobs.values():
                 for name, other in (other_job.declared_outputs or {}).items():
                     if other_job is not job and (port is None or port.is_parameter == other.is_parameter):
                         text = f"${{{{parent.jobs.{other_job.name}.outputs.{name}}}}}"

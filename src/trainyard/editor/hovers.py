@@ -14,11 +14,11 @@ from trainyard.lint.rules import RULES
 from trainyard.settings.step_fields import StepField
 from trainyard.settings.written_settings import keys_of_file
 from trainyard.spec.diagnostic import Diagnostic, Span, SpecError
-from trainyard.spec.documents import Document
+from trainyard.spec.documents import Document, Value
 from trainyard.spec.expressions import Binding
 from trainyard.spec.file_kinds import step_of_settings
 from trainyard.spec.findings import DocumentStore
-from trainyard.spec.model import Component, Pipeline, Port, Value
+from trainyard.spec.model import Component, Pipeline, Port
 from trainyard.spec.parsed import Parsed, ParsedPipeline
 from trainyard.spec.resolution import Resolution
 from trainyard.spec.resolved import DataPath, JobOutput, Known, PipelineOutput, Resolved, Unknown
@@ -160,7 +160,7 @@ def _of_symbol(workspace: EditorWorkspace, symbol: Symbol, parsed: Parsed) -> li
 def _of_component(symbol: Symbol, parsed: Parsed) -> list[str]:
     """A component's name and ports, also of the one that a job uses."""
     for pipeline in parsed.pipelines:
-        for name, job in pipeline.scope.jobs.items():
+        for name, job in pipeline.model.jobs.items():
             reference = job.node.get("component")
             if job.key_span == symbol.target or (reference is not None and reference.span == symbol.span):
                 component = job.component

@@ -18,8 +18,8 @@ from trainyard.spec.diagnostic import Span, SpecError
 from trainyard.spec.documents import Document, Node
 from trainyard.spec.expressions import Binding, ExpressionError, bindings_in
 from trainyard.spec.findings import DocumentStore, Findings
-from trainyard.spec.model import Port
-from trainyard.spec.parsed import Parsed, ParsedCommand, ParsedPipeline, Reading, UsedJob, is_remote
+from trainyard.spec.model import Job, Port
+from trainyard.spec.parsed import Parsed, ParsedCommand, ParsedPipeline, Reading, is_remote
 from trainyard.spec.shell_words import CalledScript
 
 SymbolKind = Literal["component", "input", "output", "job", "file", "code", "flag", "compute"]
@@ -114,7 +114,7 @@ class Symbols:
         yield from self._computes_of(root, reading)
 
     def _of_pipeline(self, pipeline: ParsedPipeline) -> Iterator[Symbol]:
-        scope, reading = pipeline.scope, pipeline.reading
+        scope, reading = pipeline.model, pipeline.reading
         yield from _declared("input", scope.inputs.values())
         yield from _declared("output", scope.outputs.values())
         settings = pipeline.body.get("settings")
@@ -124,7 +124,7 @@ class Symbols:
             yield Symbol("job", name, job.key_span, job.key_span)
             yield from self._of_job(job, pipeline)
 
-    def _of_job(self, job: UsedJob, pipeline: ParsedPipeline) -> Iterator[Symbol]:
+    def _of_job(self, job: Job, pipeline: ParsedPipeline) -> Iterator[Symbol]:
         reading = pipeline.reading
         for key in ("component", "trial"):
             yield from _file_named(job.node.get(key), reading, "component")
@@ -143,7 +143,7 @@ class Symbols:
                 for node, binding in _bindings(entry.value):
                     yield from _of_parent_binding(node, binding, pipeline)
 
-    def _inputs_of_trial(self, job: UsedJob, reading: Reading) -> Mapping[str, Port]:
+    def _inputs_of_trial(self, job: Job, reading: Reading) -> Mapping[str, Port]:
         trial = job.node.get("trial")
         if trial is None or not trial.is_text or is_remote(trial.text):
             return {}
@@ -238,7 +238,7 @@ def _code_of(command: ParsedCommand, calls: Iterable[CalledScript]) -> Iterator[
 
 
 def _of_parent_binding(node: Node, binding: Binding, pipeline: ParsedPipeline) -> Iterator[Symbol]:
-    path, scope, document = binding.path, pipeline.scope, pipeline.reading.document
+    path, scope, document = binding.path, pipeline.model, pipeline.reading.document
     if len(path) > 2 and path[:2] in (("parent", "inputs"), ("parent", "outputs")):
         ports = scope.inputs if path[1] == "inputs" else scope.outputs
         port = ports.get(".".join(path[2:]))

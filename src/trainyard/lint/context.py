@@ -151,9 +151,9 @@ class LintContext:
     @cached_property
     def _node_by_job(self) -> dict[int, tuple[Node, Reading]]:
         return {
-            id(job): (parsed.scope.jobs[name].node, parsed.reading)
+            id(job): (job.node, parsed.reading)
             for parsed in self.parsed.pipelines
-            for name, job in parsed.model.jobs.items()
+            for job in parsed.model.jobs.values()
         }
 
     def pipeline_in(self, file: Path) -> ParsedPipeline | None:

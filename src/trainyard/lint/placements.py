@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from trainyard.lint.context import LintContext, sku_named
 from trainyard.spec.computes import Compute
 from trainyard.spec.diagnostic import Span
-from trainyard.spec.documents import Node
+from trainyard.spec.documents import Node, Value
 from trainyard.spec.literals import whole_number
-from trainyard.spec.model import Component, Distribution, Resources, Value
+from trainyard.spec.model import Component, Distribution, Resources
 from trainyard.spec.parsed import ParsedCommand, ParsedPipeline, Reading
 from trainyard.spec.resolution import JobUse, resolve_component
 from trainyard.spec.resolved import DataPath, Known, Resolved
@@ -123,14 +123,7 @@ def placements_of_pipeline(seen: ParsedPipeline, context: LintContext) -> Iterat
 
 def placement_of_command(seen: ParsedCommand, context: LintContext) -> Placement:
     """The placement of a component by itself, or of a standalone command job."""
-    compute = seen.node.get("compute")
-    variables = seen.node.get("environment_variables")
-    use = resolve_component(
-        seen.component,
-        compute.value if compute is not None else None,
-        {name: entry.value.value for name, entry in variables.entries.items()} if variables is not None else {},
-        context.computes.store,
-    )
+    use = resolve_component(seen.component, seen.node, context.computes.store)
     head = next(iter(seen.node.entries.values())).key.span if seen.node.entries else seen.node.span
     return Placement(use, head, seen.node, {}, seen.reading, context, seen.is_component)
 

@@ -19,7 +19,8 @@ from trainyard.plan.job_plans import JobPlan, Plan, Totals, UnplannedJob, totals
 from trainyard.plan.training_jobs import NotEstimated, TrainingJobs, data_shares_of, is_training, steps_of
 from trainyard.spec.computes import Computes
 from trainyard.spec.diagnostic import SpecError
-from trainyard.spec.model import KEPT_IN_AZURE_ML, Environment, Pipeline, ProcessCounts, Spark, Value, code_of
+from trainyard.spec.documents import Value
+from trainyard.spec.model import KEPT_IN_AZURE_ML, Environment, Pipeline, ProcessCounts, Spark, code_of
 from trainyard.spec.resolution import JobUse, Resolution
 from trainyard.spec.resolved import Known, Wrong, settled
 from trainyard.spec.rules.keys import NOT_A_CHOICE

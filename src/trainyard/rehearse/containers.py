@@ -17,7 +17,7 @@ from trainyard.rehearse.digests import digest_of
 from trainyard.rehearse.errors import RunError
 from trainyard.rehearse.rank_processes import Process
 from trainyard.rehearse.tracking_store import RunIdentity
-from trainyard.spec.model import Value
+from trainyard.spec.documents import Value
 from trainyard.spec.resolved import settled
 
 _DIGITS = 12

@@ -28,8 +28,9 @@ from trainyard.rehearse.reuse import EarlierResult, JobKey, Reuse, job_key, link
 from trainyard.rehearse.sweeps import run_sweep
 from trainyard.rehearse.tracking_store import EndStatus, RunIdentity, TrackingStore
 from trainyard.spec.diagnostic import Span, SpecError
+from trainyard.spec.documents import Value
 from trainyard.spec.literals import LiteralError, ParameterValue, typed_literal
-from trainyard.spec.model import Port, Sweep, Value
+from trainyard.spec.model import Port, Sweep
 from trainyard.spec.resolved import JobOutput
 
 if TYPE_CHECKING:

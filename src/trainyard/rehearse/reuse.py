@@ -26,7 +26,8 @@ from trainyard.rehearse.job_code import code_of_job
 from trainyard.rehearse.local_data import LocalPath
 from trainyard.rehearse.local_jobs import LocalJob, WrittenValue
 from trainyard.settings.files import files_beneath, os_error_reason
-from trainyard.spec.model import Component, Environment, Value
+from trainyard.spec.documents import Value
+from trainyard.spec.model import Component, Environment
 from trainyard.spec.resolved import JobOutput
 
 CACHE_FORMAT = "trainyard.cache/1"

@@ -14,8 +14,9 @@ from random import Random
 from typing import Any
 
 from trainyard.rehearse.errors import error_at
+from trainyard.spec.documents import Value
 from trainyard.spec.literals import ParameterValue
-from trainyard.spec.model import Component, Sweep, Value
+from trainyard.spec.model import Component, Sweep
 
 Draw = Callable[[Mapping[str, Any], Random], ParameterValue]
 

@@ -7,11 +7,11 @@ from graphlib import CycleError, TopologicalSorter
 
 from trainyard.settings.suggestions import close_match, did_you_mean, only_close
 from trainyard.spec.diagnostic import Diagnostic, Related, Span
-from trainyard.spec.documents import Node, shorten
+from trainyard.spec.documents import Node, Value, shorten
 from trainyard.spec.expressions import Binding, ExpressionError, bindings_in, only_binding
 from trainyard.spec.literals import LiteralError, typed_literal
-from trainyard.spec.model import Port, Value
-from trainyard.spec.parsed import Reading, Scope, UsedJob
+from trainyard.spec.model import Job, PipelineComponent, Port
+from trainyard.spec.parsed import Reading
 from trainyard.spec.ports import check_input_path
 from trainyard.spec.rule import Rule
 from trainyard.spec.rules.bindings import (
@@ -60,7 +60,7 @@ def check_command(command: Node, inputs: Mapping[str, Port], outputs: Mapping[st
                 _report(command, binding, 1, UNKNOWN_COMMAND_PORT, message, hint, reading, meant=meant)
 
 
-def check_job(job: UsedJob, scope: Scope, reading: Reading) -> None:
+def check_job(job: Job, scope: PipelineComponent, reading: Reading) -> None:
     """Report what is wrong with how a job is bound: names, literals, missing and unknown inputs."""
     _check_inputs(job, scope, reading)
     _check_outputs(job, scope, reading)
@@ -91,14 +91,14 @@ def cycle_at(span: Span, cycle: list[str], related: Iterable[Related] = ()) -> D
     return CYCLE.at(span, message, "Bind one of them to something else.", related)
 
 
-def _check_named_jobs(node: Node, scope: Scope, reading: Reading) -> None:
+def _check_named_jobs(node: Node, scope: PipelineComponent, reading: Reading) -> None:
     for binding in _bindings(node, reading):
         is_of_job = binding.path[:2] == ("parent", "jobs") and len(binding.path) == 3
         if not is_of_job or binding.path[2] not in scope.jobs:
             _check_parent_binding(node, binding, scope, reading)
 
 
-def check_parent_bindings(node: Node, scope: Scope, reading: Reading) -> None:
+def check_parent_bindings(node: Node, scope: PipelineComponent, reading: Reading) -> None:
     """Report bindings of a text in a pipeline's job that name nothing."""
     for binding in _bindings(node, reading):
         _check_parent_binding(node, binding, scope, reading)
@@ -117,7 +117,7 @@ def texts_in(node: Node) -> Iterator[Node]:
             yield from texts_in(item)
 
 
-def _check_inputs(job: UsedJob, scope: Scope, reading: Reading) -> None:
+def _check_inputs(job: Job, scope: PipelineComponent, reading: Reading) -> None:
     findings = reading.findings
     inputs = job.node.get("inputs")
     entries = inputs.entries if inputs is not None else {}
@@ -157,7 +157,7 @@ def _check_inputs(job: UsedJob, scope: Scope, reading: Reading) -> None:
             findings.add(span, MISSING_INPUT, message, hint=hint, related=related)
 
 
-def _check_bound_literal(job: UsedJob, node: Node, port: Port, scope: Scope, reading: Reading) -> None:
+def _check_bound_literal(job: Job, node: Node, port: Port, scope: PipelineComponent, reading: Reading) -> None:
     """Report a literal of the pipeline's inputs that does not suit the parameter it is bound to.
 
     An input that declares a type is checked against that, where it is declared.
@@ -188,7 +188,7 @@ def _has_type(value: Value, port: Port) -> bool:
     return True
 
 
-def _is_meant_elsewhere(source: Port, port: Port, scope: Scope) -> bool:
+def _is_meant_elsewhere(source: Port, port: Port, scope: PipelineComponent) -> bool:
     """Whether the pipeline has an input of the parameter's own name, or another parameter takes the source's value."""
     if port.name != source.name and port.name in scope.inputs:
         return True
@@ -210,7 +210,7 @@ def _unknown(entries: Iterable[str], declared: Mapping[str, Port]) -> list[str]:
     return [name for name in entries if name not in declared]
 
 
-def _check_outputs(job: UsedJob, scope: Scope, reading: Reading) -> None:
+def _check_outputs(job: Job, scope: PipelineComponent, reading: Reading) -> None:
     outputs = job.node.get("outputs")
     entries = outputs.entries if outputs is not None else {}
     for name, entry in entries.items():
@@ -232,7 +232,7 @@ def _is_bound_to_input(node: Node) -> bool:
     return binding is not None and binding.path[:2] == ("parent", "inputs")
 
 
-def _check_output_form(node: Node, scope: Scope, reading: Reading) -> None:
+def _check_output_form(node: Node, scope: PipelineComponent, reading: Reading) -> None:
     """Report an output that is bound to an input, or set to a plain text."""
     if not node.is_text:
         return
@@ -245,7 +245,7 @@ def _check_output_form(node: Node, scope: Scope, reading: Reading) -> None:
         reading.findings.left_out = True
 
 
-def _check_output_binding(node: Node, binding: Binding, scope: Scope, reading: Reading) -> None:
+def _check_output_binding(node: Node, binding: Binding, scope: PipelineComponent, reading: Reading) -> None:
     path = binding.path
     if len(path) == 1 and path[0] in MACROS:
         return
@@ -261,7 +261,7 @@ def _check_output_binding(node: Node, binding: Binding, scope: Scope, reading: R
     _report(node, binding, 0, UNKNOWN_SCOPE, message, hint, reading)
 
 
-def _check_parent_binding(node: Node, binding: Binding, scope: Scope, reading: Reading) -> None:
+def _check_parent_binding(node: Node, binding: Binding, scope: PipelineComponent, reading: Reading) -> None:
     path = binding.path
     if (len(path) == 1 and path[0] in MACROS) or path == ("parent", "name"):
         return
@@ -290,7 +290,7 @@ def _check_pipeline_port(node: Node, binding: Binding, kind: str, ports: Mapping
         _report(node, binding, 2, UNKNOWN_PIPELINE_PORT, message, hint, reading, meant=only_close(name, ports))
 
 
-def _check_job_binding(node: Node, binding: Binding, scope: Scope, reading: Reading) -> None:
+def _check_job_binding(node: Node, binding: Binding, scope: PipelineComponent, reading: Reading) -> None:
     path = binding.path
     job = scope.jobs.get(path[2])
     if job is None:

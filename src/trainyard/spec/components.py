@@ -9,9 +9,9 @@ from pathlib import Path
 from trainyard.spec.bindings import check_command
 from trainyard.spec.diagnostic import Severity
 from trainyard.spec.distributions import DISTRIBUTIONS, Ray
-from trainyard.spec.documents import Node
+from trainyard.spec.documents import Node, Value
 from trainyard.spec.literals import whole_number
-from trainyard.spec.model import Component, Distribution, Environment, Port, Resources, Value
+from trainyard.spec.model import Component, Distribution, Environment, Port, Resources
 from trainyard.spec.parsed import ParsedCommand, Reading, is_code_of_this_machine, is_remote
 from trainyard.spec.ports import check_output_names, component_ports
 from trainyard.spec.rules.keys import IGNORED_KEY, MISSING_KEY

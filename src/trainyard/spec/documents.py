@@ -19,7 +19,6 @@ import yaml
 
 from trainyard import project_files
 from trainyard.spec.diagnostic import Diagnostic, Related, Severity, Span, SpecError
-from trainyard.spec.model import Value
 from trainyard.spec.rules.documents import DUPLICATE_KEY, KEY_NOT_TEXT, NOT_A_MAPPING, TOO_LARGE, UNKNOWN_TAG
 from trainyard.spec.yaml_parsing import (
     COLLECTION_TAGS,
@@ -56,6 +55,14 @@ _SCALAR_CONSTRUCTORS = {
 }
 # Read as text: JSON has no dates.
 _TEXT_TAGS = frozenset({STRING_TAG, "tag:yaml.org,2002:timestamp", "tag:yaml.org,2002:value", _MERGE})
+
+
+class Value(NamedTuple):
+    """A value as a Python object (str, int, float, bool, None, list, dict), its span, and its text as typed."""
+
+    data: Any
+    span: Span
+    text: str = ""
 
 
 class Entry(NamedTuple):

@@ -11,6 +11,7 @@ from trainyard.spec.documents import (
     Document,
     Entry,
     Node,
+    Value,
     beginning_of,
     parse_document,
     read_document,
@@ -19,7 +20,7 @@ from trainyard.spec.documents import (
 )
 from trainyard.spec.expressions import ExpressionError, bindings_in
 from trainyard.spec.literals import LiteralError, typed_literal, whole_number, yaml_trap
-from trainyard.spec.model import Port, Value
+from trainyard.spec.model import Port
 from trainyard.spec.rule import Rule
 from trainyard.spec.rules.bindings import MALFORMED_EXPRESSION
 from trainyard.spec.rules.documents import YAML_TRAP

@@ -14,10 +14,10 @@ from trainyard.settings.suggestions import close_match, did_you_mean
 from trainyard.spec.bindings import check_command
 from trainyard.spec.components import read_distribution, read_environment, read_resources
 from trainyard.spec.diagnostic import Span
-from trainyard.spec.documents import Node
+from trainyard.spec.documents import Node, Value
 from trainyard.spec.expressions import ExpressionError, bindings_in
 from trainyard.spec.literals import whole_number
-from trainyard.spec.model import Component, Parallel, Port, Spark, Sweep, Value
+from trainyard.spec.model import Component, Parallel, Port, Spark, Sweep
 from trainyard.spec.parsed import Reading, is_code_of_this_machine, is_remote
 from trainyard.spec.rules.bindings import UNKNOWN_COMMAND_PORT
 from trainyard.spec.rules.references import CODE_NOT_FOUND, SCRIPT_NOT_FOUND

@@ -10,8 +10,8 @@ import re
 from collections.abc import Callable
 
 from trainyard.settings.suggestions import close_match
-from trainyard.spec.documents import describe, shorten
-from trainyard.spec.model import Port, Value
+from trainyard.spec.documents import Value, describe, shorten
+from trainyard.spec.model import Port
 from trainyard.spec.rule import Rule
 from trainyard.spec.rules.values import LITERAL_NOT_A_CHOICE, LITERAL_OUT_OF_RANGE, WRONG_LITERAL
 

@@ -9,22 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 from trainyard.spec.diagnostic import Span
+from trainyard.spec.documents import Node, Value
 
 PARAMETER_TYPES = ("string", "integer", "number", "boolean")
 PORT_TYPES = ("uri_file", "uri_folder", "mltable", "mlflow_model", "custom_model", "triton_model")
 
 DistributionType = Literal["pytorch", "mpi", "tensorflow", "ray"]
-
-
-class Value(NamedTuple):
-    """A value as a Python object (str, int, float, bool, None, list, dict), its span, and its text as typed."""
-
-    data: Any
-    span: Span
-    text: str = ""
 
 
 class Port(NamedTuple):
@@ -268,7 +261,7 @@ def code_of(component: AnyComponent | None) -> Component | None:
 
 @dataclass(frozen=True)
 class Job:
-    """A node of a pipeline: one use of a component, with what its ports are bound to.
+    """A node of a pipeline: one use of a component, with what its ports are bound to. `node` is its YAML.
 
     `component` is None if it is not readable offline; `reference` names it where it is kept in Azure ML. `inputs` hold
     literals, or texts with bindings; a data input may be a mapping with `path`. `distribution` and `resources` are the
@@ -278,7 +271,7 @@ class Job:
 
     name: str
     key_span: Span
-    span: Span
+    node: Node
     component: AnyComponent | None
     inputs: dict[str, Value] = field(default_factory=dict)
     outputs: dict[str, Value] = field(default_factory=dict)
@@ -289,6 +282,34 @@ class Job:
     display_name: str = ""
     timeout_seconds: Value | None = None
     reference: str = ""
+
+    @property
+    def span(self) -> Span:
+        """Where the job is written."""
+        return self.node.span
+
+    @property
+    def declared_inputs(self) -> Mapping[str, Port] | None:
+        """The inputs of its component, or None if they are unknown."""
+        return self.component.inputs if self.component is not None else None
+
+    @property
+    def declared_outputs(self) -> Mapping[str, Port] | None:
+        """The outputs of its component, or None if they are unknown."""
+        return self.component.outputs if self.component is not None else None
+
+    @property
+    def has_own_command(self) -> bool:
+        """Whether this is a command job whose command is written in it, rather than in a component."""
+        node = self.node
+        is_command = node.text_of("type").lower() in ("", "command")
+        return is_command and node.get("command") is not None and node.get("component") is None
+
+    @property
+    def has_own_code(self) -> bool:
+        """Whether what runs is written in the job, so that its inputs and outputs are declared where they are set."""
+        is_inline = isinstance(self.component, OtherComponent) and self.component.inputs is None
+        return is_inline or self.has_own_command
 
     @property
     def elsewhere(self) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -15,42 +14,11 @@ from trainyard.settings.suggestions import closest
 from trainyard.spec.diagnostic import Span, SpecError
 from trainyard.spec.documents import Document, Node
 from trainyard.spec.findings import DocumentStore, Findings
-from trainyard.spec.model import AnyComponent, Component, PipelineComponent, Port, Value
+from trainyard.spec.model import Component, PipelineComponent
 from trainyard.spec.rule import Rule
 from trainyard.spec.rules.references import BAD_REFERENCE
 
 _FILE_PREFIX = "file:"
-
-
-@dataclass
-class UsedJob:
-    """A job as its pipeline's YAML has it. `component` is None if it is not readable offline."""
-
-    name: str
-    key_span: Span
-    node: Node
-    component: AnyComponent | None = None
-    has_own_command: bool = False
-    inputs: dict[str, Value] = field(default_factory=dict)
-    outputs: dict[str, Value] = field(default_factory=dict)
-
-    @property
-    def declared_inputs(self) -> Mapping[str, Port] | None:
-        """The inputs of its component, or None if they are unknown."""
-        return self.component.inputs if self.component is not None else None
-
-    @property
-    def declared_outputs(self) -> Mapping[str, Port] | None:
-        """The outputs of its component, or None if they are unknown."""
-        return self.component.outputs if self.component is not None else None
-
-
-class Scope(NamedTuple):
-    """What `${{parent.…}}` can name: the pipeline's ports and its jobs."""
-
-    inputs: Mapping[str, Port]
-    outputs: Mapping[str, Port]
-    jobs: Mapping[str, UsedJob]
 
 
 @dataclass(frozen=True)
@@ -85,10 +53,9 @@ class ParsedCommand:
 
 
 class ParsedPipeline(NamedTuple):
-    """The body of a pipeline or pipeline component, with its ports and jobs as the YAML has them, and its model."""
+    """The body of a pipeline or pipeline component, and its model."""
 
     body: Node
-    scope: Scope
     model: PipelineComponent
     reading: Reading
 

@@ -11,7 +11,7 @@ from trainyard.settings.suggestions import did_you_mean
 from trainyard.spec.bindings import check_job, cycle_at, find_cycle, texts_in
 from trainyard.spec.components import read_command, read_component, read_distribution, read_resources
 from trainyard.spec.diagnostic import Related, SpecError
-from trainyard.spec.documents import Node, shorten
+from trainyard.spec.documents import Node, Value, shorten
 from trainyard.spec.expressions import bindings_of_value, job_bound_to, only_binding
 from trainyard.spec.file_kinds import Kind, kind_of
 from trainyard.spec.findings import Findings
@@ -32,14 +32,11 @@ from trainyard.spec.model import (
     Pipeline,
     PipelineComponent,
     Port,
-    Value,
     code_of,
 )
 from trainyard.spec.parsed import (
     ParsedPipeline,
     Reading,
-    Scope,
-    UsedJob,
     is_address,
     is_remote,
     is_there,
@@ -157,18 +154,13 @@ def read_pipeline(node: Node, reading: Reading, cache: ComponentCache) -> Pipeli
     if seen is not None:
         inputs = _with_values(seen.model.inputs, inputs, node, reading)
         outputs = {**seen.model.outputs, **outputs}
-        scope, jobs = Scope(inputs, outputs, seen.scope.jobs), seen.model.jobs
-    elif node.get("component") is None:
-        scope, jobs = _read_jobs(node, inputs, outputs, reading, cache)
-    else:
-        scope, jobs = Scope(inputs, outputs, {}), {}
     pipeline = Pipeline(
         name=findings.text(node, "name") or reading.file.stem,
         file=reading.file,
         span=node.span,
         inputs=inputs,
         outputs=outputs,
-        jobs=jobs,
+        jobs=seen.model.jobs if seen is not None else {},
         default_compute=_default_compute(node, findings),
         display_name=findings.text(node, "display_name"),
         experiment_name=findings.text(node, "experiment_name"),
@@ -180,26 +172,26 @@ def read_pipeline(node: Node, reading: Reading, cache: ComponentCache) -> Pipeli
         on_finalize=findings.text(node, "settings", "on_finalize"),
         reference=_kept_reference(node.get("component")),
     )
+    if node.get("component") is None:
+        _add_jobs(pipeline, node, reading, cache)
     body, body_reading = (seen.body, seen.reading) if seen is not None else (node, reading)
-    reading.parsed.pipelines.append(ParsedPipeline(body, scope, pipeline, body_reading))
+    reading.parsed.pipelines.append(ParsedPipeline(body, pipeline, body_reading))
     return pipeline
 
 
 def _read_pipeline_component(node: Node, reading: Reading, cache: ComponentCache, name: str) -> PipelineComponent:
     """A pipeline component with its jobs, checked as those of a pipeline are."""
-    inputs = component_ports(node.get("inputs"), reading)
-    outputs = component_ports(node.get("outputs"), reading)
-    scope, jobs = _read_jobs(node, inputs, outputs, reading, cache)
     component = PipelineComponent(
         name=reading.findings.text(node, "name") or name,
         file=reading.file,
         span=node.span,
-        inputs=inputs,
-        outputs=outputs,
-        jobs=jobs,
+        inputs=component_ports(node.get("inputs"), reading),
+        outputs=component_ports(node.get("outputs"), reading),
+        jobs={},
         default_compute=_default_compute(node, reading.findings),
     )
-    reading.parsed.pipelines.append(ParsedPipeline(node, scope, component, reading))
+    _add_jobs(component, node, reading, cache)
+    reading.parsed.pipelines.append(ParsedPipeline(node, component, reading))
     return component
 
 
@@ -226,18 +218,18 @@ def read_standalone_job(node: Node, reading: Reading, cache: ComponentCache) -> 
     findings = reading.findings
     inputs, outputs = job_ports(node, reading)
     name = re.sub(r"[^A-Za-z0-9_-]+", "_", reading.file.stem)
-    used = _use(name, node, node, reading, cache)
-    assert used is not None
-    used.inputs = {name: _bound_to("inputs", port) for name, port in inputs.items()}
-    used.outputs = {name: _bound_to("outputs", port) for name, port in outputs.items()}
-    scope = Scope(inputs, outputs, {})
-    _settle_own_ports(used, scope, reading)
-    _read_settings_of_job(used, scope, reading)
-    job, trial = _model_of(used, reading), node.get("trial")
+    job = _read_job(name, node, node, reading, cache)
+    assert job is not None
+    trial = node.get("trial")
     if trial is not None and trial.is_mapping:
         # Unlike a component's, which Azure ML drops, those of a sweep job's own trial are sent.
         job = replace(job, environment_variables=_environment_variables(trial, findings))
-    return Pipeline(
+    job = replace(
+        job,
+        inputs={name: _bound_to("inputs", port) for name, port in inputs.items()},
+        outputs={name: _bound_to("outputs", port) for name, port in outputs.items()},
+    )
+    pipeline = Pipeline(
         name=reading.file.stem,
         file=reading.file,
         span=node.span,
@@ -248,6 +240,9 @@ def read_standalone_job(node: Node, reading: Reading, cache: ComponentCache) -> 
         experiment_name=findings.text(node, "experiment_name"),
         description=findings.text(node, "description"),
     )
+    _settle_own_ports(job, pipeline)
+    _read_settings_of_job(job, pipeline, reading)
+    return pipeline
 
 
 def _bound_to(kind: str, port: Port) -> Value:
@@ -255,29 +250,24 @@ def _bound_to(kind: str, port: Port) -> Value:
     return Value(text, port.key_span, text)
 
 
-def _read_jobs(
-    body: Node, inputs: Mapping[str, Port], outputs: Mapping[str, Port], reading: Reading, cache: ComponentCache
-) -> tuple[Scope, dict[str, Job]]:
-    """The jobs of a pipeline, checked against each other: as the YAML and as the model have them."""
-    findings = reading.findings
+def _add_jobs(pipeline: PipelineComponent, body: Node, reading: Reading, cache: ComponentCache) -> None:
+    """Add the jobs in the body of a pipeline to it, and check them against each other."""
+    findings, jobs = reading.findings, pipeline.jobs
     entries = findings.entries(body.get("jobs"))
     findings.left_out = findings.left_out or not entries
-    used: dict[str, UsedJob] = {}
     for name, entry in entries.items():
-        job = _use(name, entry.key, entry.value, reading, cache)
+        job = _read_job(name, entry.key, entry.value, reading, cache)
         if job is not None:
-            used[name] = job
-    scope = Scope(inputs, outputs, used)
-    for job in used.values():
-        _settle_own_ports(job, scope, reading)
-    for job in used.values():
-        check_job(job, scope, reading)
-        _read_settings_of_job(job, scope, reading)
-    _check_cycles(used, reading)
-    return scope, {name: _model_of(job, reading) for name, job in used.items()}
+            jobs[name] = job
+    for job in jobs.values():
+        _settle_own_ports(job, pipeline)
+    for job in jobs.values():
+        check_job(job, pipeline, reading)
+        _read_settings_of_job(job, pipeline, reading)
+    _check_cycles(jobs, reading)
 
 
-def _read_settings_of_job(job: UsedJob, scope: Scope, reading: Reading) -> None:
+def _read_settings_of_job(job: Job, pipeline: PipelineComponent, reading: Reading) -> None:
     """Read the settings file that a job names itself, or through an input of the pipeline."""
     port = settings_port(job.component)
     value = job.inputs.get(port) if port is not None else None
@@ -285,7 +275,7 @@ def _read_settings_of_job(job: UsedJob, scope: Scope, reading: Reading) -> None:
         return
     text = value.data.get("path") if isinstance(value.data, dict) else value.data
     binding = only_binding(text) if isinstance(text, str) else None
-    source = scope.inputs.get(".".join(binding.path[2:])) if binding is not None else None
+    source = pipeline.inputs.get(".".join(binding.path[2:])) if binding is not None else None
     _read_settings_file(source.path.data if source is not None and source.path is not None else text, reading)
 
 
@@ -347,45 +337,63 @@ def _with_values(declared: dict[str, Port], given: dict[str, Port], node: Node, 
     return settled
 
 
-def _use(name: str, key: Node, node: Node, reading: Reading, cache: ComponentCache) -> UsedJob | None:
+def _read_job(name: str, key: Node, node: Node, reading: Reading, cache: ComponentCache) -> Job | None:
     findings = reading.findings
-    mapping = findings.mapping(node)
-    if mapping is None:
+    if findings.mapping(node) is None:
         findings.left_out = True
         return None
-    used = UsedJob(name, key.span, mapping)
-    kind_text = findings.text(mapping, "type").lower() or "command"
-    if kind_text not in JOB_TYPES:
-        findings.left_out = True
-        return used
-    _read_bound_ports(used, reading)
-    if kind_text != "command":
-        _see_ports_of_other_kinds(used, kind_text, reading, cache)
-        reference = mapping.get("trial" if kind_text == "sweep" else "component")
-        if reference is not None and reference.is_text and is_remote(reference.text):
-            _note_remote(reference, reference.text, "trial" if kind_text == "sweep" else "component", reading)
-        elif not isinstance(used.component, PipelineComponent) and code_of(used.component) is None:
-            message = f"the job '{name}' is of type {kind_text}, which is not run locally"
-            hint = "A local run takes jobs of type command, sweep, parallel and spark with local parts."
-            findings.add(key.span, NOT_RUN_LOCALLY, message, hint=hint)
-        return used
-    component = mapping.get("component")
-    if component is not None:
-        _use_component(used, component, reading, cache)
-    elif mapping.get("command") is not None:
-        _use_own_command(used, reading)
-    else:
-        findings.left_out = True
-    return used
+    job = Job(
+        name=name,
+        key_span=key.span,
+        node=node,
+        component=_component_of_job(name, key, node, reading, cache),
+        inputs=_bound_ports(node, "inputs", findings),
+        outputs=_bound_ports(node, "outputs", findings),
+        environment_variables=_environment_variables(node, findings),
+        compute=_default_compute(node, findings),
+        display_name=findings.text(node, "display_name"),
+        reference=_kept_reference(node.get("component") or node.get("trial")),
+    )
+    code = code_of(job.component)
+    # The timeout of a sweep bounds all of its trials, and is in the sweep.
+    if code is None or code.task is None:
+        job = replace(job, timeout_seconds=findings.whole_number(node, "limits", "timeout", least=1))
+    # What is written in a job has its distribution and resources there.
+    if code is not None and not job.has_own_code:
+        job = replace(job, distribution=read_distribution(node, reading), resources=read_resources(node, reading))
+    return job
 
 
-def _read_bound_ports(used: UsedJob, reading: Reading) -> None:
-    for kind, values in (("inputs", used.inputs), ("outputs", used.outputs)):
-        for name, entry in reading.findings.entries(used.node.get(kind)).items():
-            if isinstance(entry.value.data, list):
-                reading.findings.left_out = True
-            elif kind == "outputs" or entry.value.data is not None:
-                values[name] = _given(entry.value)
+def _component_of_job(name: str, key: Node, node: Node, reading: Reading, cache: ComponentCache) -> AnyComponent | None:
+    """What a job runs; None if it is not readable offline."""
+    kind = reading.findings.text(node, "type").lower() or "command"
+    component = node.get("trial" if kind == "sweep" else "component")
+    if kind not in JOB_TYPES or (kind == "command" and component is None and node.get("command") is None):
+        reading.findings.left_out = True
+        return None
+    if kind == "command" and component is None:
+        inputs, outputs = _own_ports(node, reading)
+        return read_command(node, _without_values(inputs), outputs, reading, name=name)
+    if kind == "command" and component is not None:
+        return _component_of_command_job(name, node, component, reading, cache)
+    found = _component_of_other_kind(name, node, kind, component, reading, cache)
+    if component is not None and component.is_text and is_remote(component.text):
+        _note_remote(component, component.text, "trial" if kind == "sweep" else "component", reading)
+    elif not isinstance(found, PipelineComponent) and code_of(found) is None:
+        message = f"the job '{name}' is of type {kind}, which is not run locally"
+        hint = "A local run takes jobs of type command, sweep, parallel and spark with local parts."
+        reading.findings.add(key.span, NOT_RUN_LOCALLY, message, hint=hint)
+    return found
+
+
+def _bound_ports(node: Node, kind: str, findings: Findings) -> dict[str, Value]:
+    values = {}
+    for name, entry in findings.entries(node.get(kind)).items():
+        if isinstance(entry.value.data, list):
+            findings.left_out = True
+        elif kind == "outputs" or entry.value.data is not None:
+            values[name] = _given(entry.value)
+    return values
 
 
 def _given(node: Node) -> Value:
@@ -393,40 +401,32 @@ def _given(node: Node) -> Value:
     return (node.get("value") or node).value
 
 
-def _see_ports_of_other_kinds(used: UsedJob, kind: str, reading: Reading, cache: ComponentCache) -> None:
-    """Read the ports of a job of a type other than command, if it names a component's file."""
-    reference = used.node.get("trial" if kind == "sweep" else "component")
-    if reference is None and kind in ("parallel", "spark"):
-        _check_own_script(used, kind, reading)
-    if reference is None and kind == "automl" and used.node.get("outputs") is not None:
-        used.component = OtherComponent(None, _own_ports(used.node, reading)[1])
-    if reference is not None and reference.is_mapping:
-        _read_inline(used, reference, kind, reading, cache)
-    if reference is None or not reference.is_text or is_remote(reference.text):
-        return
-    file = reading.existing(reference, COMPONENT_NOT_FOUND, "the component", folder=False)
-    if file is None or _is_flow(file) or _is_endless(file, reference, reading, cache):
-        return
+def _component_of_other_kind(
+    name: str, node: Node, kind: str, component: Node | None, reading: Reading, cache: ComponentCache
+) -> AnyComponent | None:
+    """What a job of a type other than command runs, or its ports: from a component's file, or written in the job."""
+    if component is None:
+        return _own_script(name, node, kind, reading)
+    if component.is_mapping and kind == "sweep":
+        return _own_trial(name, node, component, reading)
+    if component.is_mapping:
+        return read_any_component(component, reading, cache, name=name)
+    if not component.is_text or is_remote(component.text):
+        return None
+    file = reading.existing(component, COMPONENT_NOT_FOUND, "the component", folder=False)
+    if file is None or _is_flow(file) or _is_endless(file, component, reading, cache):
+        return None
     found = cache.read(file, reading)
-    if found is None:
-        return
-    if kind == "sweep":
-        _see_ports_of_trial(used, found, reading)
-        return
-    used.component = found
+    if found is not None and kind == "sweep":
+        return _sweep_of(node, found, reading)
     if kind in ("parallel", "spark") and isinstance(found, OtherComponent) and found.runs is not None:
-        used.component = _with_settings_of_job(used, kind, file, found, found.runs, reading)
+        # The job's own settings are in place of the component's.
+        its_reading, runs = reading.of(reading.store.read_mapping(file)), found.runs
+        body = its_reading.document.root
+        return found._replace(runs=_code_of_kind(kind, body, runs.inputs, runs.outputs, its_reading, runs.name, node))
     if isinstance(found, Component) and kind in ("parallel", "spark", "pipeline"):
-        _note_other_kind(used, reference, "a command component", reading)
-
-
-def _with_settings_of_job(
-    used: UsedJob, kind: str, file: Path, found: OtherComponent, runs: Component, reading: Reading
-) -> OtherComponent:
-    """A parallel or Spark component as one job uses it: with the job's own settings in place of the component's."""
-    document = reading.store.read_mapping(file)
-    code = _code_of_kind(kind, document.root, runs.inputs, runs.outputs, reading.of(document), runs.name, used.node)
-    return found._replace(runs=code)
+        _note_other_kind(name, node, component, "a command component", reading)
+    return found
 
 
 def _is_endless(file: Path, reference: Node, reading: Reading, cache: ComponentCache) -> bool:
@@ -444,10 +444,10 @@ def _is_endless(file: Path, reference: Node, reading: Reading, cache: ComponentC
     return bool(circle)
 
 
-def _see_ports_of_trial(used: UsedJob, trial: AnyComponent, reading: Reading) -> None:
+def _sweep_of(sweep: Node, trial: AnyComponent, reading: Reading) -> OtherComponent:
     """The ports of a sweep: its trial's, of which it need not set those that the search space sets."""
     declared = trial.inputs or {}
-    names = used.node.entries_of("search_space")
+    names = sweep.entries_of("search_space")
     for name, entry in names.items():
         if name not in declared:
             message = f"the search space sets '{shorten(name)}', which the trial does not have"
@@ -457,9 +457,9 @@ def _see_ports_of_trial(used: UsedJob, trial: AnyComponent, reading: Reading) ->
         else:
             for value in _drawn(entry.value):
                 reading.findings.check_literal(value, declared[name])
-    runs = read_sweep(used.node, with_own_settings(trial, used.node, reading)) if isinstance(trial, Component) else None
-    ports = {name: port._replace(optional=True) if name in names else port for name, port in declared.items()}
-    used.component = OtherComponent(ports, trial.outputs, runs)
+    runs = read_sweep(sweep, with_own_settings(trial, sweep, reading)) if isinstance(trial, Component) else None
+    ports = {name: port._replace(optional=port.optional or name in names) for name, port in declared.items()}
+    return OtherComponent(ports, trial.outputs, runs)
 
 
 def _drawn(space: Node) -> list[Value]:
@@ -474,13 +474,14 @@ def _drawn(space: Node) -> list[Value]:
     return [end.value for end in ends if end is not None and type(end.data) in (int, float)]
 
 
-def _check_own_script(used: UsedJob, kind: str, reading: Reading) -> None:
-    """An inline parallel or Spark job: its code and arguments, checked against its own ports."""
-    inputs, outputs = _own_ports(used.node, reading)
-    check_files(used.node, reading)
-    check_arguments(used.node, inputs, outputs, reading)
-    runs = _code_of_kind(kind, used.node, _without_values(inputs), outputs, reading, used.name)
-    used.component = OtherComponent(None, outputs, runs)
+def _own_script(name: str, node: Node, kind: str, reading: Reading) -> OtherComponent | None:
+    """An inline parallel or Spark job: its code and arguments, checked against its own ports; of AutoML its outputs."""
+    inputs, outputs = _own_ports(node, reading)
+    if kind in ("parallel", "spark"):
+        check_files(node, reading)
+        check_arguments(node, inputs, outputs, reading)
+        return OtherComponent(None, outputs, _code_of_kind(kind, node, _without_values(inputs), outputs, reading, name))
+    return OtherComponent(None, outputs) if kind == "automl" and node.get("outputs") is not None else None
 
 
 def _without_values(inputs: dict[str, Port]) -> dict[str, Port]:
@@ -488,17 +489,14 @@ def _without_values(inputs: dict[str, Port]) -> dict[str, Port]:
     return {name: port._replace(default=None, path=None) for name, port in inputs.items()}
 
 
-def _read_inline(used: UsedJob, node: Node, kind: str, reading: Reading, cache: ComponentCache) -> None:
-    """An inline component, or a sweep's inline trial."""
-    if kind != "sweep":
-        used.component = read_any_component(node, reading, cache, name=used.name)
-        return
-    check_search_space(node, used.node, reading)
-    own = node if node.get("inputs") is not None or node.get("outputs") is not None else used.node
+def _own_trial(name: str, sweep: Node, trial: Node, reading: Reading) -> OtherComponent:
+    """A sweep's inline trial."""
+    check_search_space(trial, sweep, reading)
+    own = trial if trial.get("inputs") is not None or trial.get("outputs") is not None else sweep
     inputs, outputs = _own_ports(own, reading)
-    bare = inputs if own is node else _without_values(inputs)
-    trial = read_command(node, bare, outputs, reading, name=used.name)
-    used.component = OtherComponent(None, outputs, read_sweep(used.node, with_own_settings(trial, used.node, reading)))
+    bare = inputs if own is trial else _without_values(inputs)
+    runs = read_command(trial, bare, outputs, reading, name=name)
+    return OtherComponent(None, outputs, read_sweep(sweep, with_own_settings(runs, sweep, reading)))
 
 
 def _is_flow(file: Path) -> bool:
@@ -526,21 +524,23 @@ def _is_flow_run(node: Node) -> bool:
     return node.get("flow") is not None or (schema is not None and "promptflow" in schema.text)
 
 
-def _use_component(used: UsedJob, component: Node, reading: Reading, cache: ComponentCache) -> None:
+def _component_of_command_job(
+    name: str, node: Node, component: Node, reading: Reading, cache: ComponentCache
+) -> AnyComponent | None:
     if component.is_mapping:
-        used.component = read_any_component(component, reading, cache, name=used.name)
+        found: AnyComponent | None = read_any_component(component, reading, cache, name=name)
     else:
-        used.component = _component_in_file(used, component, reading, cache)
-    _note_ignored(used, reading)
-    kind = used.node.get("type")
-    is_typed = kind is not None and kind.is_text
-    if (isinstance(used.component, OtherComponent) and (is_typed or used.component.runs is None)) or (
-        isinstance(used.component, PipelineComponent) and is_typed
-    ):
-        _note_other_kind(used, component, "not a command component", reading)
+        found = _component_in_file(component, reading, cache)
+    _note_ignored(node, found, reading)
+    is_typed = node.find_text("type") is not None
+    is_pipeline = isinstance(found, PipelineComponent)
+    is_other = isinstance(found, OtherComponent)
+    if (is_typed and (is_pipeline or is_other)) or (is_other and code_of(found) is None):
+        _note_other_kind(name, node, component, "not a command component", reading)
+    return found
 
 
-def _component_in_file(used: UsedJob, component: Node, reading: Reading, cache: ComponentCache) -> AnyComponent | None:
+def _component_in_file(component: Node, reading: Reading, cache: ComponentCache) -> AnyComponent | None:
     """The component that a job names by its file; None if it is not readable offline, or not a component."""
     reference = reference_text(component, reading)
     if not reference:
@@ -554,25 +554,25 @@ def _component_in_file(used: UsedJob, component: Node, reading: Reading, cache: 
     return None if _is_something_else(file, component, reading) else cache.read(file, reading)
 
 
-def _note_ignored(used: UsedJob, reading: Reading) -> None:
+def _note_ignored(job: Node, component: AnyComponent | None, reading: Reading) -> None:
     """Report keys beside `component` that have no effect; repeating its environment does no harm."""
-    own = used.component.environment if isinstance(used.component, Component) else None
+    own = component.environment if isinstance(component, Component) else None
     for key in _IGNORED_BESIDE_COMPONENT:
-        node = used.node.get(key)
+        node = job.get(key)
         if node is None or (key == "environment" and own is not None and node.is_text and node.text == own.reference):
             continue
         message = f"'{key}' beside 'component' is ignored: the component's own is used"
         hint = f"Remove '{key}', or change it in the component."
-        reading.findings.add(used.node.key_span(key), IGNORED_KEY, message, hint=hint)
+        reading.findings.add(job.key_span(key), IGNORED_KEY, message, hint=hint)
 
 
-def _note_other_kind(used: UsedJob, component: Node, found: str, reading: Reading) -> None:
+def _note_other_kind(name: str, job: Node, component: Node, found: str, reading: Reading) -> None:
     """Report a job whose type is not its component's."""
-    kind = used.node.get("type")
-    message = f"the component of the job '{used.name}' is {found}"
+    kind = job.find_text("type")
+    message = f"the component of the job '{name}' is {found}"
     hint = "Give the job the component's type, or name a component of this one."
     # Without a type, Azure ML's client takes any component; a local run takes those with code of their own.
-    rule = BAD_REFERENCE if kind is not None and kind.is_text else NOT_RUN_LOCALLY
+    rule = BAD_REFERENCE if kind is not None else NOT_RUN_LOCALLY
     reading.findings.add((kind or component).span, rule, message, hint=hint)
 
 
@@ -595,42 +595,34 @@ def _own_ports(node: Node, reading: Reading) -> tuple[dict[str, Port], dict[str,
     return pipeline_inputs(node.get("inputs"), reading), job_outputs(node.get("outputs"), reading)
 
 
-def _use_own_command(used: UsedJob, reading: Reading) -> None:
-    """A job with its own command, as a component. The types of bound ports are settled later."""
-    inputs, outputs = _own_ports(used.node, reading)
-    used.component = read_command(used.node, _without_values(inputs), outputs, reading, name=used.name)
-    used.has_own_command = True
-
-
-def _settle_own_ports(job: UsedJob, scope: Scope, reading: Reading) -> None:
+def _settle_own_ports(job: Job, pipeline: PipelineComponent) -> None:
     """Give the ports of a job's own command the types of what they are bound to."""
-    has_own_ports = job.has_own_command or (isinstance(job.component, OtherComponent) and job.component.inputs is None)
     code = code_of(job.component)
-    if not has_own_ports or code is None:
+    if not job.has_own_code or code is None:
         return
     inputs, outputs = code.inputs, code.outputs
     for name, port in inputs.items():
         value = job.inputs.get(name)
         if value is not None and isinstance(value.data, str) and "${{" in value.data:
-            inputs[name] = port._replace(type=_type_of_bound(value.data, scope))
+            inputs[name] = port._replace(type=_type_of_bound(value.data, pipeline))
     for name, port in outputs.items():
         value = job.outputs.get(name)
         binding = only_binding(value.data) if value is not None and isinstance(value.data, str) else None
         if binding is not None and binding.path[:2] == ("parent", "outputs"):
-            target = scope.outputs.get(".".join(binding.path[2:]))
+            target = pipeline.outputs.get(".".join(binding.path[2:]))
             outputs[name] = port._replace(type=target.type if target is not None else DEFAULT_PORT_TYPE)
 
 
-def _type_of_bound(text: str, scope: Scope) -> str:
+def _type_of_bound(text: str, pipeline: PipelineComponent) -> str:
     """The type of what a whole text is bound to; a text with more than one binding in it is a string."""
     binding = only_binding(text)
     if binding is None:
         return literal_type(text)
     path = binding.path
     if path[:2] == ("parent", "inputs"):
-        source = scope.inputs.get(".".join(path[2:]))
+        source = pipeline.inputs.get(".".join(path[2:]))
         return source.type if source is not None else "string"
-    job = scope.jobs.get(job_bound_to(binding))
+    job = pipeline.jobs.get(job_bound_to(binding))
     if job is None or len(path) < 5:
         return "string"
     ports = job.declared_outputs if path[3] == "outputs" else job.declared_inputs
@@ -638,49 +630,27 @@ def _type_of_bound(text: str, scope: Scope) -> str:
     return port.type if port is not None else DEFAULT_PORT_TYPE
 
 
-def _check_cycles(used: Mapping[str, UsedJob], reading: Reading) -> None:
+def _check_cycles(jobs: Mapping[str, Job], reading: Reading) -> None:
     waits_for = {
-        name: frozenset(job_bound_to(binding) for binding in bindings_of_value(_bound_data(job))) & used.keys()
-        for name, job in used.items()
+        name: frozenset(job_bound_to(binding) for binding in bindings_of_value(_bound_data(job))) & jobs.keys()
+        for name, job in jobs.items()
     }
     cycle = find_cycle(waits_for)
     if not cycle:
         return
-    job = used[cycle[0]]
+    job = jobs[cycle[0]]
     for node in texts_in(job.node):
         for binding in bindings_of_value(node.text):
             if job_bound_to(binding) == cycle[1]:
                 span = reading.document.span_within(node, binding.start, binding.end)
-                related = [Related(used[name].key_span, f"the job '{name}' is here") for name in cycle[1:-1]]
+                related = [Related(jobs[name].key_span, f"the job '{name}' is here") for name in cycle[1:-1]]
                 reading.findings.diagnostics.append(cycle_at(span, cycle, related))
                 return
 
 
-def _bound_data(job: UsedJob) -> list[object]:
+def _bound_data(job: Job) -> list[object]:
     keys = ("inputs", "environment_variables", "resources", "distribution")
     return [job.node.data.get(key) for key in keys]
-
-
-def _model_of(used: UsedJob, reading: Reading) -> Job:
-    node, findings = used.node, reading.findings
-    # A job's own command has its distribution and resources in that component.
-    is_inline = isinstance(used.component, OtherComponent) and used.component.inputs is None
-    replaces = code_of(used.component) is not None and not used.has_own_command and not is_inline
-    return Job(
-        name=used.name,
-        key_span=used.key_span,
-        span=node.span,
-        component=used.component,
-        inputs=used.inputs,
-        outputs=used.outputs,
-        distribution=read_distribution(node, reading) if replaces else None,
-        resources=read_resources(node, reading) if replaces else None,
-        environment_variables=_environment_variables(node, findings),
-        compute=_default_compute(node, findings),
-        display_name=findings.text(node, "display_name"),
-        timeout_seconds=_time_limit(used, findings),
-        reference=_kept_reference(node.get("component") or node.get("trial")),
-    )
 
 
 def _environment_variables(node: Node, findings: Findings) -> dict[str, Value]:
@@ -690,10 +660,3 @@ def _environment_variables(node: Node, findings: Findings) -> dict[str, Value]:
 def _kept_reference(component: Node | None) -> str:
     """The name of a component that is kept in Azure ML; empty for files and for components written in place."""
     return component.text if component is not None and component.is_text and is_remote(component.text) else ""
-
-
-def _time_limit(used: UsedJob, findings: Findings) -> Value | None:
-    """The `limits.timeout` of a job; a sweep's bounds all of its trials, and is in the sweep."""
-    code = code_of(used.component)
-    has_own_limits = code is not None and code.task is not None
-    return None if has_own_limits else findings.whole_number(used.node, "limits", "timeout", least=1)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from trainyard.spec.bindings import MACROS, cycle_at, find_cycle
 from trainyard.spec.diagnostic import Span, SpecError
 from trainyard.spec.distributions import TensorFlow
-from trainyard.spec.documents import describe
+from trainyard.spec.documents import Node, Value, describe
 from trainyard.spec.expressions import (
     Binding,
     ExpressionError,
@@ -28,17 +28,7 @@ from trainyard.spec.expressions import (
 )
 from trainyard.spec.findings import DocumentStore
 from trainyard.spec.literals import whole_number
-from trainyard.spec.model import (
-    Component,
-    Environment,
-    Job,
-    Pipeline,
-    PipelineComponent,
-    Port,
-    ProcessCounts,
-    Value,
-    code_of,
-)
+from trainyard.spec.model import Component, Environment, Job, Pipeline, PipelineComponent, Port, ProcessCounts, code_of
 from trainyard.spec.resolved import (
     DataPath,
     JobOutput,
@@ -170,19 +160,21 @@ class Resolution:
         return order
 
 
-def resolve_component(
-    component: Component,
-    compute: Value | None = None,
-    variables: Mapping[str, Value] = MappingProxyType({}),
-    store: DocumentStore | None = None,
-) -> JobUse:
-    """A command component by itself, or a standalone command job; what the component's users set is unknown."""
+def resolve_component(component: Component, node: Node, store: DocumentStore | None = None) -> JobUse:
+    """A command component by itself, or a standalone command job, from its YAML; what its users set is unknown."""
     bound = {
         name: Value(f"${{{{parent.inputs.{name}}}}}", port.key_span, f"${{{{parent.inputs.{name}}}}}")
         for name, port in component.inputs.items()
     }
+    compute, variables = node.get("compute"), node.entries_of("environment_variables")
     job = Job(
-        component.name, component.span, component.span, component, bound, {}, None, None, dict(variables), compute
+        component.name,
+        component.span,
+        node,
+        component,
+        inputs=bound,
+        environment_variables={name: entry.value.value for name, entry in variables.items()},
+        compute=compute.value if compute is not None and compute.data is not None else None,
     )
     alone = PipelineComponent(component.name, component.file, component.span, component.inputs, {}, {job.name: job})
     return Resolution(alone, store=store).jobs[job.name]

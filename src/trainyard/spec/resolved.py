@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 from trainyard.errors import UsageError
 from trainyard.spec.diagnostic import Diagnostic, Related, Span, SpecError
-from trainyard.spec.documents import describe
+from trainyard.spec.documents import Value, describe
 from trainyard.spec.literals import LiteralError, ParameterValue, typed_literal
-from trainyard.spec.model import Port, Value
+from trainyard.spec.model import Port
 from trainyard.spec.rule import Rule
 from trainyard.spec.rules.references import NOT_SEEN_OFFLINE
 from trainyard.spec.rules.values import MISSING_INPUT, WRONG_LITERAL

@@ -17,9 +17,9 @@ from trainyard.settings.step_fields import StepField
 from trainyard.settings.suggestions import close_match, did_you_mean
 from trainyard.settings.written_settings import OVERRIDES, keys_of_file, value_of_yaml
 from trainyard.spec.diagnostic import Span, SpecError
-from trainyard.spec.documents import parse_document
+from trainyard.spec.documents import Value, parse_document
 from trainyard.spec.findings import DocumentStore
-from trainyard.spec.model import Job, Pipeline, PipelineComponent, Port, Sweep, Value
+from trainyard.spec.model import Job, Pipeline, PipelineComponent, Port, Sweep
 from trainyard.spec.parsed import is_address
 from trainyard.spec.resolution import JobUse, Resolution
 from trainyard.spec.resolved import Wrong, settled

@@ -19,10 +19,10 @@ from trainyard.settings.suggestions import closest
 from trainyard.settings.task_fields import TaskError, built_in_step_fields, task_fields
 from trainyard.settings.written_settings import OVERRIDES, SETTINGS, value_of_plain_scalar, value_of_text, value_of_yaml
 from trainyard.spec.diagnostic import Span, SpecError
-from trainyard.spec.documents import Document, Entry, Node, describe, parse_document
+from trainyard.spec.documents import Document, Entry, Node, Value, describe, parse_document
 from trainyard.spec.expressions import ExpressionError, bindings_in
 from trainyard.spec.findings import DocumentStore
-from trainyard.spec.model import Component, Sweep, Value
+from trainyard.spec.model import Component, Sweep
 from trainyard.spec.parsed import is_address, is_there
 from trainyard.spec.resolved import DataPath, JobOutput, Known, Resolved, Unknown, Wrong
 from trainyard.spec.rules.training import INVALID_OVERRIDES, REFUSED_SETTING, SETTINGS_NOT_FOUND

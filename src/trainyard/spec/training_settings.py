@@ -17,10 +17,10 @@ from trainyard.settings.suggestions import close_match, only_close
 from trainyard.settings.task_fields import built_in_step_fields
 from trainyard.settings.written_settings import MIXED_DATASETS, SETTINGS, keys_of_file, read_weights, why_unknown
 from trainyard.spec.diagnostic import Diagnostic, Related, Span
-from trainyard.spec.documents import Document
+from trainyard.spec.documents import Document, Value
 from trainyard.spec.findings import DocumentStore
 from trainyard.spec.literals import whole_number
-from trainyard.spec.model import Component, Sweep, Value
+from trainyard.spec.model import Component, Sweep
 from trainyard.spec.resolution import JobUse, resolve_component
 from trainyard.spec.resolved import Known, Wrong
 from trainyard.spec.rules.training import (
@@ -91,7 +91,7 @@ def use_of_file(document: Document, step: str, store: DocumentStore) -> JobUse |
     place = document.root.span
     command = f"python -m trainyard.steps.{step} --settings {shlex.quote(document.file.name)}"
     component = Component(step, document.file, place, Value(command, place, command), {}, {})
-    return resolve_component(component, store=store)
+    return resolve_component(component, document.root, store)
 
 
 def refused_in_file(use: JobUse) -> Iterator[Diagnostic]:

@@ -75,7 +75,7 @@ def _environment(command: ParsedCommand, context: LintContext) -> Iterator[Diagn
 
 @check("pipeline")
 def _components(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
-    for job in pipeline.scope.jobs.values():
+    for job in pipeline.model.jobs.values():
         component = job.node.get("component") or job.node.get("trial")
         if component is not None and component.is_text:
             yield from _reference(component, "component")
@@ -279,7 +279,7 @@ def _unknown_asset(command: ParsedCommand, context: LintContext) -> Iterator[Dia
 
 @check("pipeline")
 def _misspelt_components(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
-    for job in pipeline.scope.jobs.values():
+    for job in pipeline.model.jobs.values():
         yield from _asset(job.node.get("component") or job.node.get("trial"), _COMPONENT, context)
 
 

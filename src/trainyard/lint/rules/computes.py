@@ -183,7 +183,7 @@ def _is_reference(node: Node) -> bool:
 
 
 def _computes(pipeline: ParsedPipeline) -> Iterator[Node | None]:
-    yield from (job.node.get("compute") for job in pipeline.scope.jobs.values())
+    yield from (job.node.get("compute") for job in pipeline.model.jobs.values())
     yield pipeline.body.find("settings", "default_compute")
 
 

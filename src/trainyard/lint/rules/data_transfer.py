@@ -37,7 +37,7 @@ jobs:
 
 @check("pipeline")
 def _data_transfer(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
-    for job in pipeline.scope.jobs.values():
+    for job in pipeline.model.jobs.values():
         kind = job.node.get("type")
         if kind is not None and kind.text.lower() == "data_transfer" and job.node.get("component") is None:
             yield from _transfer(job.node)

@@ -11,8 +11,8 @@ from trainyard.settings.suggestions import did_you_mean
 from trainyard.spec.diagnostic import Diagnostic, Related, Severity
 from trainyard.spec.documents import Node, shorten
 from trainyard.spec.expressions import bindings_of_value, job_bound_to
-from trainyard.spec.model import Pipeline
-from trainyard.spec.parsed import ParsedPipeline, UsedJob
+from trainyard.spec.model import Job, Pipeline
+from trainyard.spec.parsed import ParsedPipeline
 from trainyard.spec.rule import Rule
 
 _KEYS = ("on_init", "on_finalize")
@@ -40,7 +40,7 @@ jobs:
 def _init_job(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
     if not isinstance(pipeline.model, Pipeline):
         return
-    jobs = pipeline.scope.jobs
+    jobs = pipeline.model.jobs
     named = {key: node for key in _KEYS if (node := pipeline.body.find("settings", key)) is not None and node.data}
     for key, node in named.items():
         if node.text not in jobs:
@@ -64,14 +64,14 @@ def _is_set(key: str, node: Node) -> Related:
     return Related(node.span, f"'{key}' is set here")
 
 
-def _bound_to(job: UsedJob, jobs: Mapping[str, UsedJob]) -> UsedJob | None:
+def _bound_to(job: Job, jobs: Mapping[str, Job]) -> Job | None:
     """A job that this one reads from, or that reads from it."""
     read = _jobs_read_by(job)
     others = (other for name, other in jobs.items() if name != job.name)
     return next((other for other in others if other.name in read or job.name in _jobs_read_by(other)), None)
 
 
-def _jobs_read_by(job: UsedJob) -> set[str]:
+def _jobs_read_by(job: Job) -> set[str]:
     return {job_bound_to(binding) for value in job.inputs.values() for binding in bindings_of_value(value.data)}
 
 
@@ -152,7 +152,7 @@ jobs:
 def _private_feature(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
     if _is_switched_on():
         return
-    for job in pipeline.scope.jobs.values():
+    for job in pipeline.model.jobs.values():
         kind = job.node.get("type")
         if kind is not None and kind.text.lower() in _PRIVATE_NODES:
             message = f"jobs of the type {kind.text.lower()} are a private feature of Azure ML's client"

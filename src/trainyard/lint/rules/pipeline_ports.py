@@ -71,7 +71,7 @@ def _unread_pipeline_input(pipeline: ParsedPipeline, context: LintContext) -> It
         message = f"no job reads the pipeline's input '{name}'"
         hint = f"Bind ${{{{parent.inputs.{name}}}}} in a job, or remove '{name}'."
         # Whoever sets it expects the job with an input of this name to get it; otherwise it is only left over.
-        jobs = pipeline.scope.jobs.values()
+        jobs = pipeline.model.jobs.values()
         is_expected = any(name in job.inputs or name in (job.declared_inputs or ()) for job in jobs)
         yield UNREAD_PIPELINE_INPUT.at(port.key_span, message, hint, severity=None if is_expected else "info")
 
@@ -95,7 +95,7 @@ jobs:
 
 @check("pipeline")
 def _text_for_binding(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
-    for job in pipeline.scope.jobs.values():
+    for job in pipeline.model.jobs.values():
         for name, entry in (*job.node.entries_of("inputs").items(), *job.node.entries_of("outputs").items()):
             declared = (job.declared_inputs or {}).get(name)
             if declared is not None and declared.is_parameter and declared.type != "string":
@@ -132,7 +132,7 @@ def _unread_output(pipeline: ParsedPipeline, context: LintContext) -> Iterator[D
     if not _has_readable_jobs(pipeline):
         return
     used = _used(pipeline)
-    for job in pipeline.scope.jobs.values():
+    for job in pipeline.model.jobs.values():
         for name, entry in job.node.entries_of("outputs").items():
             if entry.value.data is None and ("parent", "jobs", job.name, "outputs", *name.split(".")) not in used:
                 message = f"nothing reads the output '{name}' of the job '{job.name}', and it has no location"
@@ -163,7 +163,7 @@ outputs:
 @check("pipeline")
 def _outputs_collide(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
     taken: dict[tuple[str, ...], tuple[Node, str]] = {}
-    for job in pipeline.scope.jobs.values():
+    for job in pipeline.model.jobs.values():
         for name, entry in job.node.entries_of("outputs").items():
             binding = only_binding(entry.value.text) if entry.value.is_text else None
             if binding is None or binding.path[:2] != ("parent", "outputs"):
@@ -179,14 +179,14 @@ def _unused(pipeline: ParsedPipeline, kind: str) -> Iterator[tuple[str, Port]]:
     """The inputs or outputs of a pipeline that no job is bound to."""
     if _has_readable_jobs(pipeline):
         used = _used(pipeline)
-        ports = pipeline.scope.inputs if kind == "inputs" else pipeline.scope.outputs
+        ports = pipeline.model.inputs if kind == "inputs" else pipeline.model.outputs
         yield from ((name, port) for name, port in ports.items() if ("parent", kind, *name.split(".")) not in used)
 
 
 def _has_readable_jobs(pipeline: ParsedPipeline) -> bool:
     """Whether every job could be read: otherwise nobody knows what is unused."""
     jobs = pipeline.body.get("jobs")
-    return jobs is not None and len(pipeline.scope.jobs) == len(jobs.entries)
+    return jobs is not None and len(pipeline.model.jobs) == len(jobs.entries)
 
 
 def _used(pipeline: ParsedPipeline) -> set[tuple[str, ...]]:
@@ -223,8 +223,8 @@ inputs:
 
 @check("pipeline")
 def _optional_to_required(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
-    optional = {name: port for name, port in pipeline.scope.inputs.items() if port.optional}
-    for job in pipeline.scope.jobs.values() if optional else ():
+    optional = {name: port for name, port in pipeline.model.inputs.items() if port.optional}
+    for job in pipeline.model.jobs.values() if optional else ():
         for name, value in job.inputs.items():
             port = (job.declared_inputs or {}).get(name)
             binding = only_binding(value.text) if isinstance(value.data, str) else None

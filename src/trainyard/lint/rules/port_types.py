@@ -9,10 +9,10 @@ from typing import NamedTuple
 from trainyard.lint.checks import LintedFile, check
 from trainyard.lint.context import LintContext
 from trainyard.spec.diagnostic import Diagnostic, Related, Severity, Span
-from trainyard.spec.documents import Node
+from trainyard.spec.documents import Node, Value
 from trainyard.spec.expressions import Binding, only_binding
-from trainyard.spec.model import PORT_TYPES, Component, Port, Value
-from trainyard.spec.parsed import ParsedCommand, ParsedPipeline, Scope, UsedJob
+from trainyard.spec.model import PORT_TYPES, Component, Job, PipelineComponent, Port
+from trainyard.spec.parsed import ParsedCommand, ParsedPipeline
 from trainyard.spec.ports import UNKNOWN_TYPE
 from trainyard.spec.resolved import Wrong
 from trainyard.spec.rule import Rule
@@ -48,7 +48,7 @@ _LIMIT_RULES = frozenset({LITERAL_OUT_OF_RANGE.id, LITERAL_NOT_A_CHOICE.id, OUT_
 class _Bound(NamedTuple):
     """An input of a job that is bound to a port of the pipeline or of another job."""
 
-    job: UsedJob
+    job: Job
     target: Port
     source: Port
     span: Span
@@ -102,17 +102,17 @@ def _data_type_mismatch(pipeline: ParsedPipeline, context: LintContext) -> Itera
             message = f"'{port.name}' of the job '{job.name}' takes {_article(port.type)}, but gets {_article(found)}"
             related = [Related(port.key_span, f"'{port.name}' is {_article(port.type)}")]
             yield DATA_TYPE_MISMATCH.at(stated.span, message, hint, related)
-    for job in pipeline.scope.jobs.values():
+    for job in pipeline.model.jobs.values():
         for name, _, text in _values(job, "outputs"):
             yield from _output_mismatch(job, name, text, pipeline)
 
 
-def _output_mismatch(job: UsedJob, name: str, text: Node, pipeline: ParsedPipeline) -> Iterator[Diagnostic]:
+def _output_mismatch(job: Job, name: str, text: Node, pipeline: ParsedPipeline) -> Iterator[Diagnostic]:
     binding = only_binding(text.text) if text.is_text else None
     port = (job.declared_outputs or {}).get(name)
     if binding is None or port is None or job.has_own_command or binding.path[:2] != ("parent", "outputs"):
         return
-    target = pipeline.scope.outputs.get(".".join(binding.path[2:]))
+    target = pipeline.model.outputs.get(".".join(binding.path[2:]))
     if target is None or port.type == target.type or UNKNOWN_TYPE in (port.type, target.type):
         return
     # A pipeline output without a type takes that of what writes it.
@@ -257,7 +257,7 @@ def _limits(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diagnost
     yield from found.values()
 
 
-def _values(job: UsedJob, key: str) -> Iterator[tuple[str, Node, Node]]:
+def _values(job: Job, key: str) -> Iterator[tuple[str, Node, Node]]:
     """Each port that a job sets: its name, its node, and the text there that may be a binding."""
     for name, entry in job.node.entries_of(key).items():
         node = entry.value
@@ -266,9 +266,9 @@ def _values(job: UsedJob, key: str) -> Iterator[tuple[str, Node, Node]]:
             yield name, node, text
 
 
-def _targets(pipeline: ParsedPipeline) -> Iterator[tuple[UsedJob, Port, Node, Node]]:
+def _targets(pipeline: ParsedPipeline) -> Iterator[tuple[Job, Port, Node, Node]]:
     """Each declared input that a job sets, with its node and text."""
-    for job in pipeline.scope.jobs.values():
+    for job in pipeline.model.jobs.values():
         for name, node, text in _values(job, "inputs"):
             port = (job.declared_inputs or {}).get(name)
             # A job's own command gets whatever it is set to, unless it states a type.
@@ -281,13 +281,13 @@ def _bound_inputs(pipeline: ParsedPipeline) -> Iterator[_Bound]:
     """The inputs of jobs that are bound to a port of another type."""
     for job, port, _, text in _targets(pipeline):
         binding = only_binding(text.text) if text.is_text else None
-        source = _source(binding, pipeline.scope) if binding is not None else None
+        source = _source(binding, pipeline.model) if binding is not None else None
         if binding is not None and source is not None and source.type not in (UNKNOWN_TYPE, port.type):
             span = pipeline.reading.document.span_within(text, binding.start, binding.end)
             yield _Bound(job, port, source, span)
 
 
-def _source(binding: Binding, scope: Scope) -> Port | None:
+def _source(binding: Binding, scope: PipelineComponent) -> Port | None:
     """The port that a binding names; None if its type is not known."""
     path = binding.path
     if path[:2] == ("parent", "inputs"):
@@ -397,7 +397,7 @@ def _mode_unsuited(command: ParsedCommand, context: LintContext) -> Iterator[Dia
 @check("pipeline")
 def _modes_of_jobs(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
     """The same for jobs without a command, whose inputs Azure ML's client checks alike."""
-    for job in pipeline.scope.jobs.values():
+    for job in pipeline.model.jobs.values():
         for entry in job.node.entries_of("inputs").values() if job.node.get("command") is None else ():
             if entry.value.is_mapping:
                 yield from _evaluated(entry.value, "error")

@@ -300,7 +300,7 @@ def _inputs_of(file: Path, context: LintContext) -> Mapping[str, Port] | None:
     """The inputs of the job in a file; None if it was not read."""
     for pipeline in context.parsed.pipelines:
         if pipeline.model.file == file and pipeline.reading.file == file:
-            return pipeline.scope.inputs
+            return pipeline.model.inputs
     for command in context.parsed.commands:
         if command.reading.file == file and command.is_root:
             return command.component.inputs

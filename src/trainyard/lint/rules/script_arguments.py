@@ -22,8 +22,9 @@ from trainyard.lint.script_steps import script_steps
 from trainyard.lint.scripts.flags import Flag, ScriptFlags
 from trainyard.settings.suggestions import close_match, closest, did_you_mean, only_close
 from trainyard.spec.diagnostic import Diagnostic, Related, Span
+from trainyard.spec.documents import Value
 from trainyard.spec.expressions import only_binding
-from trainyard.spec.model import Component, Port, Value
+from trainyard.spec.model import Component, Port
 from trainyard.spec.parsed import ParsedCommand, ParsedPipeline
 from trainyard.spec.rule import Rule
 from trainyard.spec.rules.values import WRONG_LITERAL
@@ -215,7 +216,7 @@ def _wrong_choices(called: CalledScript, flags: ScriptFlags) -> Iterator[Diagnos
 @check("pipeline")
 def _choices_of_jobs(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
     """What jobs set their components' inputs to, compared with the choices of the script."""
-    for job in pipeline.scope.jobs.values():
+    for job in pipeline.model.jobs.values():
         component = job.component
         command = context.command_of(component) if isinstance(component, Component) else None
         if not isinstance(component, Component) or command is None or job.has_own_command or component.code is None:
@@ -370,7 +371,7 @@ def _numbers_of_ports(command: ParsedCommand, context: LintContext) -> Iterator[
 @check("pipeline")
 def _numbers_of_jobs(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
     """What jobs set their components' inputs to, for a flag that takes a number."""
-    for job in pipeline.scope.jobs.values():
+    for job in pipeline.model.jobs.values():
         component = job.component
         command = context.command_of(component) if isinstance(component, Component) else None
         if command is None or job.has_own_command:

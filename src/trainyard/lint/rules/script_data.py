@@ -94,7 +94,7 @@ def _direct_read_as_path(command: ParsedCommand, context: LintContext) -> Iterat
 @check("pipeline")
 def _direct_in_jobs(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
     """What jobs pass to their components with `mode: direct`."""
-    for job in pipeline.scope.jobs.values():
+    for job in pipeline.model.jobs.values():
         component = job.component
         command = context.command_of(component) if isinstance(component, Component) else None
         if command is not None and not job.has_own_command:

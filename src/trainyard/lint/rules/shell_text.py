@@ -9,9 +9,9 @@ from itertools import pairwise
 from trainyard.lint.checks import check
 from trainyard.lint.context import LintContext
 from trainyard.spec.diagnostic import Diagnostic, Related
-from trainyard.spec.documents import Document, Node
+from trainyard.spec.documents import Document, Node, Value
 from trainyard.spec.expressions import Binding, ExpressionError, bindings_in, only_binding
-from trainyard.spec.model import Port, Value
+from trainyard.spec.model import Port
 from trainyard.spec.parsed import ParsedCommand
 from trainyard.spec.rule import Rule
 from trainyard.spec.shell_words import simple_commands

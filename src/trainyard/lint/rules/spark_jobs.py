@@ -81,7 +81,7 @@ def _spark_mode(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
 
 @check("pipeline")
 def _modes_in_pipeline(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
-    for job in pipeline.scope.jobs.values():
+    for job in pipeline.model.jobs.values():
         # Without its component, whose ports may be `direct` already, nothing can be said.
         if _is_spark(job.node) and (job.component is not None or job.node.get("component") is None):
             yield from _modes(job.node, job.component)
@@ -143,7 +143,7 @@ def _spark_machines(file: LintedFile, context: LintContext) -> Iterator[Diagnost
 
 @check("pipeline")
 def _machines_in_pipeline(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
-    for job in pipeline.scope.jobs.values():
+    for job in pipeline.model.jobs.values():
         if _is_spark(job.node):
             yield from _machines_of(job.node)
 

@@ -65,7 +65,7 @@ def _sweep_contradiction(file: LintedFile, context: LintContext) -> Iterator[Dia
 
 @check("pipeline")
 def _sweeps_in_pipeline(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
-    for job in pipeline.scope.jobs.values():
+    for job in pipeline.model.jobs.values():
         kind = job.node.get("type")
         if kind is not None and kind.text.lower() == "sweep":
             yield from _check(job.node)
@@ -284,7 +284,7 @@ def _sweeps_by_trial(context: LintContext) -> dict[Path, list[Node]]:
     """The sweeps of all pipelines by the file of their trial."""
     found: dict[Path, list[Node]] = {}
     for pipeline in context.parsed.pipelines:
-        for job in pipeline.scope.jobs.values():
+        for job in pipeline.model.jobs.values():
             trial = job.node.get("trial")
             if trial is not None and trial.is_text:
                 found.setdefault(pipeline.reading.path(trial.text), []).append(job.node)

@@ -88,7 +88,7 @@ def _uploaded_checkpoints(command: ParsedCommand, context: LintContext) -> Itera
 
 @check("pipeline")
 def _uploaded_by_jobs(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
-    for job in pipeline.scope.jobs.values():
+    for job in pipeline.model.jobs.values():
         yield from _uploaded(job.node)
 
 

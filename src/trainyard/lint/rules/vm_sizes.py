@@ -14,8 +14,7 @@ from trainyard.lint.checks import LintedFile, check
 from trainyard.lint.context import LintContext, sku_named
 from trainyard.lint.placements import Placement
 from trainyard.spec.diagnostic import Diagnostic, Related
-from trainyard.spec.documents import shorten
-from trainyard.spec.model import Value
+from trainyard.spec.documents import Value, shorten
 from trainyard.spec.rule import Rule
 
 # Numbers of CPUs of the families D, E and F from their third (F: second) to their fifth version, constrained ones
