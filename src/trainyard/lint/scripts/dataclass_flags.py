@@ -103,6 +103,7 @@ def _class_fields(path: str, root: Path, depth: int) -> dict[str, Flag]:
             shared = _shared_field(statement.value, imported)
             if shared is not None:
                 owner, flag_name = shared
+                owner = owner if "." in owner else f"{module}.{owner}"
                 flag = _class_fields(owner, root, depth + 1).get(flag_name)
             else:
                 flag = _step_flag(statement.target.id, statement, syntax, file)
