@@ -21,6 +21,12 @@ import tarfile
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 SITE = Path(__file__).parent
 DOCS = SITE.parent
@@ -101,6 +107,27 @@ def fetch(script: Script, folder: Path) -> None:
             (folder / script.name).write_bytes(content.read())
 
 
+def write_list_for_assistants(html: Path, project: dict[str, Any]) -> None:
+    """Write llms.txt (https://llmstxt.org): the site's pages with their titles, and AGENTS.md beside it."""
+    lines = [
+        "# Trainyard",
+        "",
+        f"> {project['site_description']}",
+        "",
+        "- [How to write Azure ML YAML with it](AGENTS.md)",
+    ]
+    for section in project["nav"]:
+        for name, pages in section.items():
+            lines += ["", f"## {name}", ""]
+            links = [(title, page) for entry in pages for title, page in entry.items()]
+            lines += [
+                f"- [{title}]({page.replace('README.md', 'index.md').removesuffix('.md')}.html)"
+                for title, page in links
+            ]
+    (html / "llms.txt").write_text("\n".join([*lines, ""]), encoding="utf-8")
+    shutil.copy(ROOT / "AGENTS.md", html)
+
+
 def search_without_network(html: Path) -> None:
     """Let every page load the script that its search needs from the site."""
     for page in html.rglob("*.html"):
@@ -122,6 +149,8 @@ def build(repository: str | None) -> int:
     status = subprocess.run([zensical, "build", "--strict", "--clean"], cwd=BUILT, check=False).returncode
     if status == 0:
         search_without_network(BUILT / "html")
+        project = tomllib.loads((SITE / "zensical.toml").read_text(encoding="utf-8"))["project"]
+        write_list_for_assistants(BUILT / "html", project)
         print(f"the site: {BUILT / 'html' / 'index.html'}")
     return status
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -23,7 +24,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The site of a copy of docs/, as `make site` builds it."""
     project = tmp_path_factory.mktemp("project")
     shutil.copytree(ROOT / "docs", project / "docs")
-    for name in ("src", "tests", "schemas", "constraints.txt", "SECURITY.md"):
+    for name in ("src", "tests", "schemas", "constraints.txt", "AGENTS.md", "SECURITY.md"):
         (project / name).symlink_to(ROOT / name)
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     command = [
@@ -63,6 +64,12 @@ def test_every_rule_has_a_page_and_source_files_lead_to_the_repository(site: Pat
     assert "https://example.com/us/trainyard/blob/main/constraints.txt" in (site / "dependencies.html").read_text(
         encoding="utf-8"
     )
+
+
+def test_the_list_for_assistants_names_pages_that_exist(site: Path) -> None:
+    links = re.findall(r"\]\((\S+)\)", (site / "llms.txt").read_text(encoding="utf-8"))
+    assert len(links) > 30
+    assert [link for link in links if not (site / link).is_file()] == []
 
 
 def test_every_page_is_in_the_navigation() -> None:
