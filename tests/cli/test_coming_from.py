@@ -53,16 +53,23 @@ def test_the_task_of_the_pages_trains(tmp_path: Path, capsys: pytest.CaptureFixt
     assert (tmp_path / "out" / "model" / "model.safetensors").is_file()
 
 
-def test_the_job_and_its_distribution_pass_lint(
-    trainyard: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_distribution_of_horovod_is_that_of_the_job() -> None:
     (text,) = blocks(FOLDER / "sdk_v1.md", "yaml")
     (distribution,) = blocks(FOLDER / "horovod.md", "yaml")
     assert yaml.safe_load(distribution).items() <= yaml.safe_load(text).items()
+
+
+@pytest.mark.parametrize("page", ["sdk_v1", "own_script", "deepspeed", "tensorflow"])
+def test_the_job_of_a_page_passes_lint(
+    trainyard: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, page: str
+) -> None:
+    (text,) = blocks(FOLDER / f"{page}.md", "yaml")
     (tmp_path / "src").mkdir()
     program = "import argparse\np = argparse.ArgumentParser()\n"
-    program += "".join(f"p.add_argument('--{name}')\n" for name in ("data", "epochs"))
+    program += "".join(f"p.add_argument('--{name}')\n" for name in ("data", "epochs", "deepspeed_config"))
+    program += "p.add_argument('--deepspeed', action='store_true')\np.parse_args()\n"
     (tmp_path / "src" / "train.py").write_text(program)
+    (tmp_path / "src" / "ds_config.json").write_text("{}")
     (tmp_path / "job.yaml").write_text(text)
     monkeypatch.chdir(tmp_path)
     outcome = trainyard("lint", "job.yaml")
