@@ -96,6 +96,7 @@ check: $(VENV)/.ready-to-test ## Style, types, imports, drift of rendered files,
 	@$(BIN)/python docs/generate.py --check
 	@$(BIN)/python docs/generate_packages.py --check
 	@$(BIN)/python docs/generate_estimates.py --check
+	@$(BIN)/python docs/generate_readme.py --check
 	@$(BIN)/python docs/generate_prepare_at_scale.py --check
 	@$(TRAINYARD) render --check
 	@$(TRAINYARD) lint

@@ -12,6 +12,7 @@ import pytest
 from trainyard.settings.steps import STEP_CONFIGS
 
 ROOT = Path(__file__).parents[2]
+README = ROOT / "README.md"
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "docs").glob("[!s]*/*.md")]
 
 
@@ -43,6 +44,12 @@ def test_every_dependency_has_its_line_and_its_pin() -> None:
     pins = (ROOT / "constraints.txt").read_text(encoding="utf-8").lower()
     assert {name for name in names if name not in page} == set()
     assert {name for name in names if f"\n{name}==" not in pins} == set()
+
+
+def test_readme_shows_what_its_first_command_prints() -> None:
+    page = runpy.run_path(str(ROOT / "docs" / "generate_readme.py"))["page"]
+    assert README.read_text(encoding="utf-8") == page()
+    assert len(README.read_text(encoding="utf-8").splitlines()) <= 110
 
 
 def test_the_page_of_estimates_is_current() -> None:

@@ -41,9 +41,9 @@ def test_from_a_profile_to_an_evaluated_model(trainyard: Run, runs_here: Path) -
     assert evaluation["samples"] == 359
     for words in ("test accuracy", "report.html", "outputs/model", "confusion_matrix.png", "user_logs", "next"):
         assert words in first.stdout
-    (in_readme,) = re.findall(r"```text\n(.*?)```", Path("README.md").read_text(), re.DOTALL)
-    labels = [[line[:20] for line in text.strip().splitlines()[1:]] for text in (in_readme, first.stdout)]
-    assert labels[0] == labels[1], "README.md shows how this run ends"
+    (shown,) = re.findall(r"```text\n(\d{8}-.*?)```", Path("docs/rehearsal.md").read_text(), re.DOTALL)
+    labels = [[line[:20] for line in text.strip().splitlines()[1:]] for text in (shown, first.stdout)]
+    assert labels[0] == labels[1], "docs/rehearsal.md shows how this run ends"
     assert (folder / "jobs/evaluate/outputs/evaluation/confusion_matrix.png").read_bytes().startswith(b"\x89PNG")
     assert "<svg" in (folder / "report.html").read_text()
 
