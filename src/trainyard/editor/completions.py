@@ -12,6 +12,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Literal
 
@@ -121,53 +122,53 @@ def _of_binding(workspace: EditorWorkspace, file: Path, text: str, offset: int, 
         yield Completion(name, "binding", len(last), detail, insert=name + (end if is_last else "."))
 
 
-def _names_after(steps: tuple[str, ...], cursor: Cursor, parsed: Parsed) -> dict[str, tuple[str, bool]]:
-    """The names that may follow those of a path, with what they are, and whether they end it."""
-    key = next((step for step in reversed(cursor.path) if isinstance(step, str)), "")
+_Names = dict[str, tuple[str, bool]]
+"""Names that may follow, with what each is, and whether it ends the path."""
+
+
+def _names_after(steps: tuple[str, ...], cursor: Cursor, parsed: Parsed) -> _Names:
+    """Return the names that may follow those of a path."""
+    key = _last_key(cursor.path)
     if key in ("command", "args", "program_arguments", "append_row_to", "input_data"):
-        ports = _own_ports(cursor, key)
-        if not steps:
-            return {"inputs": ("the inputs", False), "outputs": ("the outputs", False)}
-        return {name: (kind, True) for name, kind in ports.get(steps[0], {}).items()} if len(steps) == 1 else {}
+        return _names_of_own_ports(cursor).get(steps, {})
     pipeline = next((each for each in parsed.pipelines if _is_around(each, cursor)), None)
     if pipeline is None:
         return {}
     scope = pipeline.model
-    of_output = "outputs" in cursor.path[2:]
-    if not steps:
-        return {"parent": ("the pipeline", False)}
-    if steps == ("parent",):
-        if of_output:
-            return {"outputs": ("the pipeline's outputs", False)}
-        return {"inputs": ("the pipeline's inputs", False), "jobs": ("other jobs", False)}
-    if steps == ("parent", "inputs"):
-        return {name: (port.type, True) for name, port in scope.inputs.items()}
-    if steps == ("parent", "outputs"):
-        return {name: (port.type, True) for name, port in scope.outputs.items()}
+    inputs: _Names = {"inputs": ("the pipeline's inputs", False), "jobs": ("other jobs", False)}
+    outputs: _Names = {"outputs": ("the pipeline's outputs", False)}
     own = str(cursor.path[cursor.path.index("jobs") + 1]) if "jobs" in cursor.path else ""
-    if steps == ("parent", "jobs"):
-        return {name: ("job", False) for name in scope.jobs if name != own}
-    job = scope.jobs.get(steps[2]) if len(steps) > 2 and steps[:2] == ("parent", "jobs") else None
-    if job is None:
-        return {}
-    if len(steps) == 3:
-        return {"outputs": ("its outputs", False), "inputs": ("its inputs", False)}
-    ports_of_job = (job.declared_outputs if steps[3] == "outputs" else job.declared_inputs) if len(steps) == 4 else None
-    return {name: (port.type, True) for name, port in (ports_of_job or {}).items()}
+    names: dict[tuple[str, ...], _Names] = {
+        (): {"parent": ("the pipeline", False)},
+        ("parent",): outputs if "outputs" in cursor.path[2:] else inputs,
+        ("parent", "inputs"): _names_of(scope.inputs),
+        ("parent", "outputs"): _names_of(scope.outputs),
+        ("parent", "jobs"): {name: ("job", False) for name in scope.jobs if name != own},
+    }
+    for name, job in scope.jobs.items():
+        names["parent", "jobs", name] = {"outputs": ("its outputs", False), "inputs": ("its inputs", False)}
+        names["parent", "jobs", name, "outputs"] = _names_of(job.declared_outputs)
+        names["parent", "jobs", name, "inputs"] = _names_of(job.declared_inputs)
+    return names.get(steps, {})
 
 
-def _own_ports(cursor: Cursor, key: str) -> dict[str, dict[str, str]]:
-    """The ports of the nearest mapping around an argument that declares some."""
-    for holder in reversed(cursor.holders):
-        if "inputs" in holder.entries or "outputs" in holder.entries:
-            return {kind: {name: _type_of(entry.value) for name, entry in holder.entries_of(kind).items()}
-                    for kind in ("inputs", "outputs")}  # fmt: skip
-    return {}
+def _last_key(path: KeyPath) -> str:
+    return next((step for step in reversed(path) if isinstance(step, str)), "")
 
 
-def _type_of(node: Node) -> str:
-    stated = node.get("type")
-    return stated.text if stated is not None else ""
+def _names_of(ports: Mapping[str, Port] | None) -> _Names:
+    return {name: (port.type, True) for name, port in (ports or {}).items()}
+
+
+def _names_of_own_ports(cursor: Cursor) -> dict[tuple[str, ...], _Names]:
+    """Return the names in the nearest mapping around an argument that declares ports."""
+    names: dict[tuple[str, ...], _Names] = {(): {"inputs": ("the inputs", False), "outputs": ("the outputs", False)}}
+    holders = (each for each in reversed(cursor.holders) if each.entries.keys() & {"inputs", "outputs"})
+    for holder in islice(holders, 1):
+        for kind in ("inputs", "outputs"):
+            types = {name: entry.value.get("type") for name, entry in holder.entries_of(kind).items()}
+            names[kind,] = {name: (stated.text if stated else "", True) for name, stated in types.items()}
+    return names
 
 
 def _is_around(pipeline: ParsedPipeline, cursor: Cursor) -> bool:
@@ -201,8 +202,7 @@ class _Proposals:
         elif self.cursor.is_key:
             yield from self._ports(path[:-1], self.cursor.holders[-1])
         else:
-            key = next((step for step in reversed(path) if isinstance(step, str)), "")
-            yield from self._values(kind, key, path)
+            yield from self._values(kind, _last_key(path), path)
             # A value on a line of its own may become a mapping.
             if self._is_on_own_line():
                 yield from self._ports(path, None)
@@ -275,26 +275,24 @@ class _Proposals:
             yield from self._values_of_port(path)
 
     def _values_of_port(self, path: KeyPath) -> Iterator[Completion]:
-        """The choices of a parameter, and bindings for an input."""
+        """The choices of a parameter, and bindings that suit a port."""
         job = self._job(str(path[-3])) if len(path) >= 4 and path[-4] == "jobs" else None
-        if job is None:
+        pipeline = next((each for each in self.parsed.pipelines if job in each.model.jobs.values()), None)
+        if job is None or pipeline is None:
             return
+        scope = pipeline.model
         ports = (job.declared_inputs if path[-2] == "inputs" else job.declared_outputs) or {}
         port = ports.get(str(path[-1]))
         for choice in (port.choices or ()) if port is not None else ():
             yield Completion(choice.text, "value", self.word)
-        pipeline = next((each for each in self.parsed.pipelines if job in each.model.jobs.values()), None)
-        if pipeline is None:
-            return
-        for name, other in (pipeline.model.inputs if path[-2] == "inputs" else pipeline.model.outputs).items():
-            if port is None or port.is_parameter == other.is_parameter:
-                yield Completion(f"${{{{parent.{path[-2]}.{name}}}}}", "binding", self.word, other.type)
+        others = {f"parent.{path[-2]}": scope.inputs if path[-2] == "inputs" else scope.outputs}
         if path[-2] == "inputs":
-            for other_job in pipeline.model.jobs.values():
-                for name, other in (other_job.declared_outputs or {}).items():
-                    if other_job is not job and (port is None or port.is_parameter == other.is_parameter):
-                        text = f"${{{{parent.jobs.{other_job.name}.outputs.{name}}}}}"
-                        yield Completion(text, "binding", self.word, other.type)
+            outputs = {each.name: each.declared_outputs or {} for each in scope.jobs.values() if each is not job}
+            others |= {f"parent.jobs.{name}.outputs": ports for name, ports in outputs.items()}
+        for place, declared in others.items():
+            for name, other in declared.items():
+                if port is None or port.is_parameter == other.is_parameter:
+                    yield Completion(f"${{{{{place}.{name}}}}}", "binding", self.word, other.type)
 
     def _clusters(self) -> Iterator[Completion]:
         computes = Computes(self.store, self.workspace.settings(self.file).computes)

@@ -104,9 +104,8 @@ class CannotRename(UserError):
     """Something that has no name of its own, or a name that is taken or invalid."""
 
 
-def symbol_to_rename(symbols: Symbols, file: Path, line: int, column: int) -> Symbol:
-    """Return the input, output or job at a place. Raise CannotRename if there is none."""
-    symbol = symbols.at(file, line, column)
+def renamable(symbol: Symbol | None) -> Symbol:
+    """Return an input, output or job. Raise CannotRename for anything else."""
     if symbol is None or symbol.kind not in RENAMABLE:
         raise CannotRename("only inputs, outputs and jobs can be renamed here")
     return symbol

@@ -9,10 +9,9 @@ import asyncio
 import contextlib
 import logging
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import TypeVar
 
 from lsprotocol import types
 from pygls.exceptions import JsonRpcInvalidParams
@@ -79,9 +78,7 @@ class TrainyardServer(LanguageServer):
     def begin(self) -> None:
         """Start checking the folders that the editor has open."""
         self._loop = asyncio.get_running_loop()
-        self.files.folders = tuple(
-            path for folder in self.workspace.folders.values() if (path := path_of(folder.uri)) is not None
-        )
+        self.take_folders()
         capabilities = self.client_capabilities.workspace
         watching = capabilities.did_change_watched_files if capabilities is not None else None
         if watching is not None and watching.dynamic_registration:
@@ -90,6 +87,11 @@ class TrainyardServer(LanguageServer):
             self.client_register_capability(types.RegistrationParams([registration]))
         self.checker.start()
         self.checker.check_all()
+
+    def take_folders(self) -> None:
+        """Check the folders that the editor has open now."""
+        found = (path_of(folder.uri) for folder in self.workspace.folders.values())
+        self.files.folders = tuple(path for path in found if path is not None)
 
     def hold(self, uri: str, version: int, text: str) -> None:
         """Take a text in place of a file's on disk."""
@@ -159,12 +161,8 @@ class TrainyardServer(LanguageServer):
     def places(self, file: Path, texts: Mapping[Path, str] = MappingProxyType({})) -> Places:
         """Return what converts places of a file's present text, or of the one in `texts`."""
         text = texts.get(file)
-        return Places(self.files.text_of(file) if text is None else text, self._encoding)
-
-    @property
-    def _encoding(self) -> str:
-        """The units that columns are counted in, as server and editor have agreed."""
-        return str(types.PositionEncodingKind(self.workspace.position_encoding or "utf-16").value)
+        encoding = types.PositionEncodingKind(self.workspace.position_encoding or "utf-16")
+        return Places(self.files.text_of(file) if text is None else text, encoding.value)
 
     def range_of(self, span: Span, texts: Mapping[Path, str] = MappingProxyType({})) -> types.Range:
         """Return a span in the protocol's form."""
@@ -202,17 +200,14 @@ class TrainyardServer(LanguageServer):
         """Return the findings in the present text of a file."""
         return self.files.check_quickly([file]).found.get(file, [])
 
-    def symbol_at(self, uri: str, position: types.Position) -> tuple[Symbol | None, Symbols]:
-        """Return the name at a place, and all names of its file and of those that it names."""
+    def symbol_at(
+        self, uri: str, position: types.Position, *, everywhere: bool = False
+    ) -> tuple[Symbol | None, Symbols]:
+        """Return the name at a place, and all names of its file and of those that it names, or of all files."""
         file, line, column = self.place(uri, position)
-        parsed, store = self.files.read([file])
+        parsed, store = self.files.read_all() if everywhere else self.files.read([file])
         symbols = Symbols(parsed, store, self.files.settings(file).computes)
         return symbols.at(file, line, column), symbols
-
-    def symbols_everywhere(self) -> Symbols:
-        """Return the names in all files."""
-        parsed, store = self.files.read_all()
-        return Symbols(parsed, store)
 
     def place(self, uri: str, position: types.Position) -> tuple[Path, int, int]:
         """Return the file, line and column of a place."""
@@ -264,9 +259,7 @@ def _register_changes(server: TrainyardServer) -> None:
 
     @server.feature(types.WORKSPACE_DID_CHANGE_WORKSPACE_FOLDERS)
     def did_change_folders(params: types.DidChangeWorkspaceFoldersParams) -> None:
-        server.files.folders = tuple(
-            path for folder in server.workspace.folders.values() if (path := path_of(folder.uri)) is not None
-        )
+        server.take_folders()
         server.checker.check_all()
 
     @server.command(CHECK_COMMAND)
@@ -315,9 +308,7 @@ def _register_answers(server: TrainyardServer) -> None:
 
     @server.feature(types.TEXT_DOCUMENT_REFERENCES)
     def on_references(params: types.ReferenceParams) -> list[types.Location]:
-        file, line, column = server.place(params.text_document.uri, params.position)
-        symbols = server.symbols_everywhere()
-        symbol = symbols.at(file, line, column)
+        symbol, symbols = server.symbol_at(params.text_document.uri, params.position, everywhere=True)
         if symbol is None:
             return []
         names = [
@@ -357,17 +348,17 @@ def _register_edits(server: TrainyardServer) -> None:
 
     @server.feature(types.TEXT_DOCUMENT_PREPARE_RENAME)
     def on_prepare_rename(params: types.PrepareRenameParams) -> types.PrepareRenamePlaceholder | None:
-        file, line, column = server.place(params.text_document.uri, params.position)
-        _, symbols = server.symbol_at(params.text_document.uri, params.position)
-        symbol = _or_refuse(lambda: edits.symbol_to_rename(symbols, file, line, column))
+        found, _ = server.symbol_at(params.text_document.uri, params.position)
+        with _refusing():
+            symbol = edits.renamable(found)
         return types.PrepareRenamePlaceholder(server.range_of(symbol.span), symbol.name)
 
     @server.feature(types.TEXT_DOCUMENT_RENAME, types.RenameOptions(prepare_provider=True))
     def on_rename(params: types.RenameParams) -> types.WorkspaceEdit:
-        file, line, column = server.place(params.text_document.uri, params.position)
-        symbols = server.symbols_everywhere()
-        symbol = _or_refuse(lambda: edits.symbol_to_rename(symbols, file, line, column))
-        changes = _or_refuse(lambda: edits.rename(server.files, symbols, symbol, params.new_name))
+        found, symbols = server.symbol_at(params.text_document.uri, params.position, everywhere=True)
+        with _refusing():
+            symbol = edits.renamable(found)
+            changes = edits.rename(server.files, symbols, symbol, params.new_name)
         templates = sorted({t for each in changes if (t := edits.template_of(server.files.text_of(each))) is not None})
         if templates:
             names = ", ".join(f"templates/{name}" for name in templates)
@@ -376,12 +367,10 @@ def _register_edits(server: TrainyardServer) -> None:
         return server.as_changes(changes)
 
 
-_Made = TypeVar("_Made")
-
-
-def _or_refuse(make: Callable[[], _Made]) -> _Made:
+@contextlib.contextmanager
+def _refusing() -> Iterator[None]:
     try:
-        return make()
+        yield
     except CannotRename as error:
         raise JsonRpcInvalidParams(str(error)) from None
 

@@ -11,6 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
+from trainyard.editor.cursor import covers
 from trainyard.lint.context import LintContext
 from trainyard.spec.bindings import texts_in
 from trainyard.spec.computes import Computes
@@ -26,6 +27,7 @@ SymbolKind = Literal["component", "input", "output", "job", "file", "code", "fla
 # What can be given another name: the rest is named by files, or in scripts.
 RENAMABLE: frozenset[SymbolKind] = frozenset({"input", "output", "job"})
 
+_KIND_OF_PORT: Mapping[str, SymbolKind] = {"inputs": "input", "outputs": "output"}
 # Keys whose values are in the scope of another component, not of the pipeline.
 _OTHER_SCOPES = frozenset({"component", "trial", "command", "jobs", "task", "args", "input_data"})
 # Where parallel and Spark steps use their own ports.
@@ -69,13 +71,7 @@ class Symbols:
 
     def at(self, file: Path, line: int, column: int) -> Symbol | None:
         """Return the name at a place; of those within each other, the shortest."""
-        here = [
-            symbol
-            for symbol in self.all
-            if symbol.span.file == file
-            and (symbol.span.line, symbol.span.column) <= (line, column)
-            and (line, column) <= (symbol.span.end_line, symbol.span.end_column)
-        ]
+        here = [each for each in self.all if each.span.file == file and covers(each.span, line, column)]
         return min(here, key=lambda each: (_length(each.span), not each.is_declaration), default=None)
 
     def of(self, target: Span) -> list[Symbol]:
@@ -171,11 +167,7 @@ class Symbols:
             return
         for node, binding in _bindings(command.command):
             ports = {"inputs": component.inputs, "outputs": component.outputs}.get(binding.path[0], {})
-            port = ports.get(".".join(binding.path[1:]))
-            if port is not None:
-                kind: SymbolKind = "input" if binding.path[0] == "inputs" else "output"
-                span = reading.document.span_within(node, *binding.part_offsets(1, to_end=True))
-                yield Symbol(kind, port.name, span, port.key_span, port)
+            yield from _port_in(node, binding, 1, ports, reading.document)
         for called in calls:
             yield from self._of_call(called)
 
@@ -239,22 +231,23 @@ def _code_of(command: ParsedCommand, calls: Iterable[CalledScript]) -> Iterator[
 
 def _of_parent_binding(node: Node, binding: Binding, pipeline: ParsedPipeline) -> Iterator[Symbol]:
     path, scope, document = binding.path, pipeline.model, pipeline.reading.document
-    if len(path) > 2 and path[:2] in (("parent", "inputs"), ("parent", "outputs")):
+    if path[:2] in (("parent", "inputs"), ("parent", "outputs")):
         ports = scope.inputs if path[1] == "inputs" else scope.outputs
-        port = ports.get(".".join(path[2:]))
-        if port is not None:
-            span = document.span_within(node, *binding.part_offsets(2, to_end=True))
-            yield Symbol("input" if path[1] == "inputs" else "output", port.name, span, port.key_span, port)
-    elif len(path) > 2 and path[:2] == ("parent", "jobs") and path[2] in scope.jobs:
+        yield from _port_in(node, binding, 2, ports, document)
+    elif path[:2] == ("parent", "jobs") and len(path) > 2 and path[2] in scope.jobs:
         job = scope.jobs[path[2]]
-        span = document.span_within(node, *binding.part_offsets(2))
-        yield Symbol("job", job.name, span, job.key_span)
-        if len(path) > 4 and path[3] in ("inputs", "outputs"):
+        yield Symbol("job", job.name, document.span_within(node, *binding.part_offsets(2)), job.key_span)
+        if path[3:4] in (("inputs",), ("outputs",)):
             declared = (job.declared_inputs if path[3] == "inputs" else job.declared_outputs) or {}
-            port = declared.get(".".join(path[4:]))
-            if port is not None:
-                span = document.span_within(node, *binding.part_offsets(4, to_end=True))
-                yield Symbol("input" if path[3] == "inputs" else "output", port.name, span, port.key_span, port)
+            yield from _port_in(node, binding, 4, declared, document)
+
+
+def _port_in(node: Node, binding: Binding, at: int, ports: Mapping[str, Port], document: Document) -> Iterator[Symbol]:
+    """The port whose name begins at a part of a binding, behind `inputs` or `outputs`."""
+    port = ports.get(".".join(binding.path[at:]))
+    if port is not None:
+        span = document.span_within(node, *binding.part_offsets(at, to_end=True))
+        yield Symbol(_KIND_OF_PORT[binding.path[at - 1]], port.name, span, port.key_span, port)
 
 
 def _own_arguments(holder: Node, document: Document) -> Iterator[Symbol]:
@@ -262,12 +255,11 @@ def _own_arguments(holder: Node, document: Document) -> Iterator[Symbol]:
     for key in _OWN_ARGUMENTS:
         argument = holder.get(key)
         for node, binding in _bindings(argument) if argument is not None else ():
-            ports = holder.entries_of(binding.path[0]) if binding.path[0] in ("inputs", "outputs") else {}
+            ports = holder.entries_of(binding.path[0]) if binding.path[0] in _KIND_OF_PORT else {}
             name = ".".join(binding.path[1:])
             if name in ports:
                 span = document.span_within(node, *binding.part_offsets(1, to_end=True))
-                kind: SymbolKind = "input" if binding.path[0] == "inputs" else "output"
-                yield Symbol(kind, name, span, ports[name].key.span)
+                yield Symbol(_KIND_OF_PORT[binding.path[0]], name, span, ports[name].key.span)
 
 
 def _bindings(value: Node) -> Iterator[tuple[Node, Binding]]:
