@@ -28,13 +28,13 @@ from trainyard.spec.computes import Computes
 from trainyard.spec.findings import DocumentStore
 from trainyard.spec.loading import load_job
 
-_FORMATS = ("text", "json", "markdown", "html")
+_FORMATTERS = {"text": reporters.as_text, "json": reporters.as_json, "markdown": reporters.as_markdown}
 _METRICS_PORT = "metrics"
 
 
 @click.command()
 @file_argument
-@click.option("--format", "output_format", type=OneOf(_FORMATS), default="text", show_default=True)
+@click.option("--format", "output_format", type=OneOf((*_FORMATTERS, "html")), default="text", show_default=True)
 @click.option("--from-run", metavar="PATH", help="A metrics.jsonl of this training on these machines, or its folder.")
 @click.option("--against", metavar="REF", help="A branch, a commit or HEAD~1 of git: show only what changes since.")
 @click.option("--base-model", metavar="NAME|PATH", help="What a base model that Azure ML keeps is: llama-3.2-1b.")
@@ -65,16 +65,29 @@ def plan(
       trainyard plan pipelines/fsdp.yaml --against main
       trainyard plan --against HEAD~1 --format markdown > comment.md
     """
-    if against is None:
-        run = Path(from_run) if from_run else None
-        click.echo(_plan_as(chosen_file(file, file_option), output_format, run, base_model, root))
+    if against is not None:
+        if from_run is not None:
+            raise click.UsageError("--against and --from-run exclude each other: a run measured one version only")
+        if base_model is not None:
+            raise click.UsageError("--against and --base-model exclude each other; leave --base-model out")
+        _print_difference(file, file_option, output_format, against)
         return
+    chosen, store = chosen_file(file, file_option), DocumentStore()
+    base = find_model(base_model) if base_model is not None else None
+    limit_reading(root or root_of([chosen]))
+    pipeline = load_job(chosen, store, strict=True, on_azure=True)
+    planned = plan_pipeline(pipeline, Computes(store, computes_for([chosen])), base)
+    planned = _with_measured(planned, chosen, Path(from_run) if from_run else None)
+    profiles = _on_profiles(planned)
+    if output_format == "html":
+        click.echo(page.as_html(planned, pipeline, profiles))
+    else:
+        click.echo(_FORMATTERS[output_format](planned, profiles))
+
+
+def _print_difference(file: str | None, file_option: str | None, output_format: str, against: str) -> None:
     from trainyard.cli.plan_difference import plan_against, plan_all_against  # a tenth of the time of a plan
 
-    if from_run is not None:
-        raise click.UsageError("--against and --from-run exclude each other: a run measured one version only")
-    if base_model is not None:
-        raise click.UsageError("--against and --base-model exclude each other; leave --base-model out")
     if file is not None or file_option is not None:
         click.echo(plan_against(chosen_file(file, file_option), output_format, against))
         return
@@ -82,27 +95,6 @@ def plan(
     for reason in left_out:
         click.echo(f"note: not compared: {reason}", err=True)
     click.echo(text)
-
-
-def _plan_as(
-    file: Path, output_format: str, from_run: Path | None, base_model: str | None = None, root: Path | None = None
-) -> str:
-    """Return what to print of a pipeline. `from_run` is a metrics.jsonl of the same training on the same machines.
-
-    `base_model` says what a base model is that Azure ML keeps: one of the table, or the path of a config.json. What the
-    pipeline names is read within `root`, or within its repository.
-    """
-    store = DocumentStore()
-    base = find_model(base_model) if base_model is not None else None
-    limit_reading(root or root_of([file]))
-    pipeline = load_job(file, store, strict=True, on_azure=True)
-    planned = plan_pipeline(pipeline, Computes(store, computes_for([file])), base)
-    planned = _with_measured(planned, file, from_run)
-    profiles = _on_profiles(planned)
-    if output_format == "html":
-        return page.as_html(planned, pipeline, profiles)
-    formatters = {"text": reporters.as_text, "json": reporters.as_json, "markdown": reporters.as_markdown}
-    return formatters[output_format](planned, profiles)
 
 
 def _with_measured(planned: Plan, file: Path, from_run: Path | None) -> Plan:
@@ -116,10 +108,8 @@ def _with_measured(planned: Plan, file: Path, from_run: Path | None) -> Plan:
     if len(trainings) != 1:
         raise UsageError(f"--from-run needs a pipeline with one training; this one has {len(trainings)}")
     measured = read_measured(metrics, str(from_run), processes=None, replaces=True)
-    return replace(
-        planned,
-        jobs=tuple(replace(job, measured=measured) if job.name in trainings else job for job in planned.jobs),
-    )
+    jobs = (replace(job, measured=measured) if job.name in trainings else job for job in planned.jobs)
+    return replace(planned, jobs=tuple(jobs))
 
 
 def _local_run(job: JobPlan, file: Path) -> Measured | None:
@@ -134,17 +124,14 @@ def _local_run(job: JobPlan, file: Path) -> Measured | None:
     for record in list_runs(runs_folder()):
         done = record.jobs.get(job.name)
         output = done.output_folders(record.folder).get(_METRICS_PORT) if done else None
-        if done is None or output is None or done.status != "completed" or not _is_of(record.pipeline_file, file):
+        # By its name it is also the pipeline as rendered for another profile.
+        is_of_file = Path(record.pipeline_file).name == file.name
+        if done is None or output is None or done.status != "completed" or not is_of_file:
             continue
         metrics = output / METRICS_FILE
         if metrics.is_file():
             return read_measured(metrics, record.name, processes=done.processes, replaces=False)
     return None
-
-
-def _is_of(pipeline_file: str, file: Path) -> bool:
-    """Return whether a run was of this pipeline, also as rendered for another profile."""
-    return Path(pipeline_file).name == file.name
 
 
 def _on_profiles(planned: Plan) -> list[OnProfile]:

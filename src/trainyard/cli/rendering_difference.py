@@ -16,6 +16,7 @@ from trainyard.errors import UsageError
 from trainyard.plan.difference import FigureChange, PlanDifference
 from trainyard.plan.difference_reporters import as_text, settings_as_text, shortened, times
 from trainyard.plan.pipeline_settings import Change, changes_between, keys_of
+from trainyard.printing import table
 from trainyard.project_files import reading_also
 from trainyard.render.drift import Drift
 from trainyard.render.limited_rendering import render_limited
@@ -227,19 +228,13 @@ def _section(title: str, rows: Sequence[str]) -> list[str]:
 
 def _rows(values: Sequence[_Value], places: dict[_Value, list[str]]) -> list[str]:
     """Return a line for each value, in columns: its name, what it becomes, and where."""
-    labels = [_cut(value.label.removeprefix("inputs."), _WIDEST_LABEL) for value in values]
-    texts = [(_cut(value.before, _WIDEST_TEXT), _cut(value.after, _WIDEST_TEXT)) for value in values]
-    arrows = [f"{before} → {after}" for before, after in texts]
-    changes = [f"{arrow}   {value.times}".rstrip() for arrow, value in zip(arrows, values, strict=True)]
-    label_width, change_width = max(map(len, labels), default=0), max(map(len, changes), default=0)
-    return [
-        f"  {label:<{label_width}}  {change:<{change_width}}  {_where(places[value])}"
-        for label, change, value in zip(labels, changes, values, strict=True)
-    ]
-
-
-def _where(names: Sequence[str]) -> str:
-    return ", ".join(names) if len(names) <= _MOST_NAMED else f"{names[0]} and {len(names) - 1} more"
+    rows = []
+    for value in values:
+        names = places[value]
+        where = ", ".join(names) if len(names) <= _MOST_NAMED else f"{names[0]} and {len(names) - 1} more"
+        change = f"{_cut(value.before, _WIDEST_TEXT)} → {_cut(value.after, _WIDEST_TEXT)}   {value.times}".rstrip()
+        rows.append((_cut(value.label.removeprefix("inputs."), _WIDEST_LABEL), change, where))
+    return table(rows, indent=2) if rows else []
 
 
 def _cut(text: str, widest: int) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -97,31 +97,17 @@ def run(
       trainyard run pipelines/ddp.yaml --profile local --watch
       trainyard run pipelines/ddp.yaml --profile local --preempt train_ddp@step:50
     """
+    chosen = chosen_file(file, file_option, profile)
+    given = split_settings(settings, "inputs.epochs=3")
     options = RunOptions(
         runs_folder=working_folder.runs_folder(),
-        overrides=split_settings(settings, "inputs.epochs=3"),
+        overrides=given if profile is None else {key: value for key, value in given.items() if names_input(key)},
         use_cache=not no_cache,
         python=(python or Path(sys.executable)).absolute(),
         **others,
     )
-    sys.exit(_run_file(chosen_file(file, file_option, profile), options, profile=profile, quiet=quiet, watch=watch))
-
-
-def _run_file(file: Path, options: RunOptions, *, profile: str | None, quiet: bool, watch: bool = False) -> int:
-    """Run a pipeline or job, rendered for `profile` if one is given, and write its report; return the exit code.
-
-    With `watch`, the run's page is served on loopback until the run ends.
-
-    It is 0 for a run that completed, 1 for one that failed, 130 after Ctrl-C.
-
-    Raise SpecError when lint finds an error that Azure ML refuses the file for, or in a strict run any; nothing has
-    started then. Other errors are printed.
-    """
-    path, given = file, options.overrides
-    if profile is not None:
-        of_pipeline = {key: value for key, value in given.items() if names_input(key)}
-        path = _rendered(file, profile, {key: value for key, value in given.items() if key not in of_pipeline})
-        options = replace(options, overrides=of_pipeline)
+    of_profile = {key: value for key, value in given.items() if key not in options.overrides}
+    path = chosen if profile is None else _rendered(chosen, profile, of_profile)
     store = DocumentStore()
     refused, let_pass = errors_before_a_run(path, store)
     if refused or (options.strict and let_pass):
@@ -135,49 +121,40 @@ def _run_file(file: Path, options: RunOptions, *, profile: str | None, quiet: bo
     with ExitStack() as opened:
         display = _WatchedDisplay(opened, quiet=quiet) if watch else Display(quiet=quiet)
         record = run_pipeline(pipeline, options, display)
-    return _conclude(record.folder, pipeline, file, given, profile)
+    sys.exit(_conclude(record.folder, pipeline, chosen, given, profile))
 
 
 def _rendered(file: Path, profile: str, settings: Mapping[str, str]) -> Path:
-    """Render a profile aside with settings over its own, and return what `file` is there."""
-    from trainyard.render.settings import read_settings  # rendering takes 0.1 s to import
+    """Render a profile, with settings laid over it, into `.trainyard/rendered/`; return what `file` is there."""
+    from trainyard.render.rendered_files import edited_by_hand, read_rendered
+    from trainyard.render.rendering import render  # which takes 0.1 s to import
+    from trainyard.render.settings import read_settings
+    from trainyard.render.writing import write
 
+    project = working_folder.project()
+    out = project.root / ".trainyard" / "rendered" / profile
     try:
-        return _render_aside(file, profile, read_settings(f"{key}={value}" for key, value in settings.items()))
+        rendering = render(project, profile, read_settings(f"{key}={value}" for key, value in settings.items()), out)
     except UsageError as error:
         unknown = next((key for key in settings if "." not in key and f"unknown key '{key}'" in str(error)), None)
         if unknown is None:
             raise
         raise UsageError(f"{error} An input of the pipeline is set by --set inputs.{unknown}=VALUE.") from None
-
-
-def _render_aside(file: Path, profile: str, settings: Mapping[str, object]) -> Path:
-    """Render a profile into `.trainyard/rendered/` and return the file there that corresponds to `file`.
-
-    `settings` (`nodes`) are laid over the profile; what follows from them for the batches is printed.
-    """
-    from trainyard.render.rendered_files import edited_by_hand, read_rendered
-    from trainyard.render.rendering import render
-    from trainyard.render.writing import write
-
-    project = working_folder.project()
-    out = project.root / ".trainyard" / "rendered" / profile
-    rendering = render(project, profile, settings, out)
     write(project, rendering)
     for line in rendering.profile.adjustments:
         if line.startswith(f"{file.stem}:"):
             click.echo(line, err=True)
-    try:
-        relative = file.resolve().relative_to(project.root)
-    except ValueError:
-        raise UsageError(f"--profile renders the files of {project.root}; {file} is outside it.") from None
-    if not (out / relative).is_file():
+    resolved = file.resolve()
+    if not resolved.is_relative_to(project.root):
+        raise UsageError(f"--profile renders the files of {project.root}; {file} is outside it.")
+    rendered = out / resolved.relative_to(project.root)
+    if not rendered.is_file():
         raise UsageError(f"--profile: {file} is not rendered from a template; run it without --profile.")
-    on_disk = read_rendered(project.root / relative)
+    on_disk = read_rendered(resolved)
     if on_disk is not None and edited_by_hand(project, project.root, [on_disk], unless_unknown=True):
         note = f"note: {file} was edited by hand; --profile renders it again without those edits."
         click.echo(f"{note} Without --profile it runs as it is.", err=True)
-    return short(out / relative)
+    return short(rendered)
 
 
 class _WatchedDisplay(Display):
@@ -235,26 +212,20 @@ def _conclude(
     # A run in another place (--run-dir) is found by its folder only.
     in_runs_folder = run_folder.parent.resolve() == working_folder.runs_folder().resolve()
     run = record.name if in_runs_folder else str(short(run_folder))
-    settings = _settings_in_errors(record, pipeline)
-    if profile is not None:
-        settings = _with_places_in_profile(settings)
+    settings = _settings_in_errors(record, pipeline, is_rendered_aside=profile is not None)
     print_facts(("setting", str(setting)) for setting in settings)
     logs = (f"{program()} runs logs {run}", "everything its processes printed")
     if settings:
         # The same settings would fail again, so there is nothing to resume.
         missing = [setting for setting in settings if setting.span is None]
         changes = {**given, **dict.fromkeys((setting.key for setting in missing or settings), "VALUE")}
-        words = [*(("--profile", profile) if profile else ()), *_set_options(changes)]
+        words = ["--profile", profile] if profile else []
+        words += [word for key, value in changes.items() for word in ("--set", f"{key}={value}")]
         print_next(logs, (shlex.join((*program().split(), "run", str(file), *words)), "again, with another value"))
     else:
-        print_next(
-            logs, (f"{program()} runs resume {run}", "keeps what completed; trainings continue from their checkpoints")
-        )
+        resuming = f"{program()} runs resume {run}"
+        print_next(logs, (resuming, "keeps what completed; trainings continue from their checkpoints"))
     return exit_code_after(record.reason) if record.status == "canceled" else 1
-
-
-def _set_options(values: Mapping[str, str]) -> list[str]:
-    return [word for key, value in values.items() for word in ("--set", f"{key}={value}")]
 
 
 def _can_be_planned(pipeline: Pipeline) -> bool:
@@ -278,19 +249,11 @@ class _Setting:
         return f"{self.flag} is {self.key}, set by {place}"
 
 
-def _with_places_in_profile(settings: Sequence[_Setting]) -> list[_Setting]:
-    """Return settings with the lines that rendered the file: it is rendered aside, where nobody edits it."""
-    from trainyard.render.related_lines import SourceFinder
+def _settings_in_errors(record: RunRecord, pipeline: Pipeline, *, is_rendered_aside: bool) -> list[_Setting]:
+    """Return the settings that the errors of failed jobs name by their flags.
 
-    finder = SourceFinder(working_folder.project())
-    return [
-        replace(each, span=finder.written_at(each.span)) if each.span and each.span.file != COMMAND_LINE else each
-        for each in settings
-    ]
-
-
-def _settings_in_errors(record: RunRecord, pipeline: Pipeline) -> list[_Setting]:
-    """Return the settings that the errors of failed jobs name by their flags."""
+    Of a file that was rendered aside, where nobody edits it, their places are the lines that it was rendered from.
+    """
     resolution = resolve_with(pipeline, record.overrides)
     found: dict[str, _Setting] = {}
     for name, job in record.jobs.items():
@@ -300,4 +263,12 @@ def _settings_in_errors(record: RunRecord, pipeline: Pipeline) -> list[_Setting]
             if isinstance(resolved, Known) and resolved.key:
                 span = resolved.written.span if resolved.value is not None else None
                 found[resolved.key] = _Setting(flag, resolved.key, span)
-    return list(found.values())
+    if not is_rendered_aside:
+        return list(found.values())
+    from trainyard.render.related_lines import SourceFinder
+
+    finder = SourceFinder(working_folder.project())
+    return [
+        replace(each, span=finder.written_at(each.span)) if each.span and each.span.file != COMMAND_LINE else each
+        for each in found.values()
+    ]

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 import click
 
 from trainyard.azure.submission import Submission, bodies_of
-from trainyard.azure.workspace import Workspace, find_workspace
+from trainyard.azure.workspace import find_workspace
 from trainyard.cli.parameters import chosen_file, file_argument
 from trainyard.cli.snapshots import keep_runs_out_of_snapshots, list_doubtful_uploads
 from trainyard.errors import UsageError
@@ -67,51 +66,30 @@ def submit(
     given = split_settings(settings, "inputs.epochs=3")
     chosen = chosen_file(file, file_option)
     if dry_run:
-        _print_bodies(chosen, given)
-    else:
-        _submit(chosen, find_workspace(subscription, resource_group, workspace), given, name=name, stream=stream)
-
-
-def _print_bodies(file: Path, given: Mapping[str, str]) -> None:
-    """Print as JSON what a submission with these values of `--set` would send.
-
-    Raise SpecError for errors that lint finds, and UsageError for keys that name nothing.
-    """
-    checked = _checked(file, given)
-    click.echo(json.dumps(redacted_data(bodies_of(file, checked.values)), indent=2))
-
-
-def _submit(file: Path, workspace: Workspace, given: Mapping[str, str], *, name: str | None, stream: bool) -> None:
-    """Submit a job file, print where to find the job, and follow its logs if asked.
-
-    Raise SpecError and UserError for everything that prevents it: nothing is submitted then.
-    """
-    checked = _checked(file, given)
-    if checked.pipeline is not None:
-        keep_runs_out_of_snapshots(checked.pipeline)
-    submission = Submission(file, workspace, name, checked.values)
-    submission.check(checked.pipeline)
-    click.echo(f"uploading to {workspace}", err=True)
+        _, values = _checked(chosen, given)
+        click.echo(json.dumps(redacted_data(bodies_of(chosen, values)), indent=2))
+        return
+    target = find_workspace(subscription, resource_group, workspace)
+    pipeline, values = _checked(chosen, given)
+    if pipeline is not None:
+        keep_runs_out_of_snapshots(pipeline)
+    submission = Submission(chosen, target, name, values)
+    submission.check(pipeline)
+    click.echo(f"uploading to {target}", err=True)
     submitted = submission.send()
-    click.echo(click.style(f"{submitted.name}: submitted to {workspace}", bold=True))
+    click.echo(click.style(f"{submitted.name}: submitted to {target}", bold=True))
     print_facts([("studio", submitted.studio_url)])
-    job = f"--name {submitted.name} {workspace.az_arguments}"
+    job = f"--name {submitted.name} {target.az_arguments}"
     print_next((f"az ml job stream {job}", "follow the logs"), (f"az ml job cancel {job}", "end it"))
     if stream:
         submission.stream()
 
 
-class _Checked(NamedTuple):
-    """A job file without errors: what it is as a pipeline, if it can be, and what replaces its values, by key."""
+def _checked(file: Path, given: Mapping[str, str]) -> tuple[Pipeline | None, Mapping[str, str]]:
+    """Return a job file without errors as a pipeline, if it can be one, and what replaces its values, by key.
 
-    pipeline: Pipeline | None
-    values: Mapping[str, str]
-
-
-def _checked(file: Path, given: Mapping[str, str]) -> _Checked:
-    """Check a job's file, and print the plan of a pipeline or command job on stderr; other jobs have no plan.
-
-    Raise SpecError for errors that lint finds.
+    The plan of a pipeline or command job is printed on stderr; other jobs have no plan. Raise SpecError for errors that
+    lint finds, and UsageError for keys that name nothing.
     """
     store = DocumentStore()
     kind = require_job(file, store, on_azure=True)
@@ -120,10 +98,10 @@ def _checked(file: Path, given: Mapping[str, str]) -> _Checked:
     if kind not in ("pipeline", "command_job"):
         if given:
             raise UsageError("--set: submit sets the inputs of pipelines and command jobs only")
-        return _Checked(None, {})
+        return None, {}
     pipeline = load_job(file, store, on_azure=True)
     values = values_set(pipeline, given, store)
     planned = plan(pipeline, Computes(store, computes_for([file])), values_set=values)
     click.echo(reporters.as_text(planned), err=True)
     list_doubtful_uploads(pipeline)
-    return _Checked(pipeline, as_client_overrides(pipeline, values))
+    return pipeline, as_client_overrides(pipeline, values)
