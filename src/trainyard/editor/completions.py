@@ -285,7 +285,9 @@ class _Proposals:
         port = ports.get(str(path[-1]))
         for choice in (port.choices or ()) if port is not None else ():
             yield Completion(choice.text, "value", self.word)
-        others = {f"parent.{path[-2]}": scope.inputs if path[-2] == "inputs" else scope.outputs}
+        others: dict[str, Mapping[str, Port]] = {
+            f"parent.{path[-2]}": scope.inputs if path[-2] == "inputs" else scope.outputs
+        }
         if path[-2] == "inputs":
             outputs = {each.name: each.declared_outputs or {} for each in scope.jobs.values() if each is not job}
             others |= {f"parent.jobs.{name}.outputs": ports for name, ports in outputs.items()}
