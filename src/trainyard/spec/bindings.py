@@ -119,8 +119,7 @@ def texts_in(node: Node) -> Iterator[Node]:
 
 def _check_inputs(job: Job, scope: PipelineComponent, reading: Reading) -> None:
     findings = reading.findings
-    inputs = job.node.get("inputs")
-    entries = inputs.entries if inputs is not None else {}
+    entries = job.node.entries_of("inputs")
     declared = job.declared_inputs
     settings = settings_port(job.component)
     for name, entry in entries.items():
@@ -135,13 +134,9 @@ def _check_inputs(job: Job, scope: PipelineComponent, reading: Reading) -> None:
             findings.check_literal(job.inputs.get(name, entry.value.value), port)
             _check_bound_literal(job, entry.value, port, scope, reading)
             continue
-        message = f"job '{job.name}' sets the input '{shorten(name)}', which its component does not have"
-        # One that the job sets already is not what was meant.
-        free = [other for other in declared if other not in entries]
-        hint = did_you_mean(name, free, "The component has no other inputs." if declared else "It has no inputs.")
-        message += "; Azure ML drops it"
-        meant = only_close(name, free)
-        findings.add(entry.key.span, UNKNOWN_INPUT, message, hint=hint, replacement=meant)
+        what = f"job '{job.name}' sets the input '{shorten(name)}'"
+        message = f"{what}, which its component does not have; Azure ML drops it"
+        findings.add_undeclared(entry.key, UNKNOWN_INPUT, message, declared, entries, "input")
     if declared is None or job.has_own_command:
         return
     for name, port in declared.items():
@@ -195,8 +190,7 @@ def _is_meant_elsewhere(source: Port, port: Port, scope: PipelineComponent) -> b
     assert source.default is not None
     wanted = ("parent", "inputs", *source.name.split("."))
     for job in scope.jobs.values():
-        given = job.node.get("inputs")
-        for name, entry in (given.entries if given is not None else {}).items():
+        for name, entry in job.node.entries_of("inputs").items():
             binding = only_binding(entry.value.text) if entry.value.is_text else None
             other = (job.declared_inputs or {}).get(name)
             if binding is None or binding.path != wanted or other is None or not other.is_parameter:
@@ -211,8 +205,7 @@ def _unknown(entries: Iterable[str], declared: Mapping[str, Port]) -> list[str]:
 
 
 def _check_outputs(job: Job, scope: PipelineComponent, reading: Reading) -> None:
-    outputs = job.node.get("outputs")
-    entries = outputs.entries if outputs is not None else {}
+    entries = job.node.entries_of("outputs")
     for name, entry in entries.items():
         _check_output_form(entry.value, scope, reading)
         for node in () if _is_bound_to_input(entry.value) else texts_in(entry.value):
@@ -220,11 +213,8 @@ def _check_outputs(job: Job, scope: PipelineComponent, reading: Reading) -> None
                 _check_output_binding(node, binding, scope, reading)
         if job.declared_outputs is not None and name not in job.declared_outputs:
             message = f"job '{job.name}' binds the output '{shorten(name)}', which its component does not have"
-            free = [other for other in job.declared_outputs if other not in entries]
-            none = "The component has no other outputs." if job.declared_outputs else "It has no outputs."
-            hint = did_you_mean(name, free, none)
-            meant = only_close(name, free)
-            reading.findings.add(entry.key.span, UNKNOWN_OUTPUT, message, hint=hint, replacement=meant)
+            findings = reading.findings
+            findings.add_undeclared(entry.key, UNKNOWN_OUTPUT, message, job.declared_outputs, entries, "output")
 
 
 def _is_bound_to_input(node: Node) -> bool:

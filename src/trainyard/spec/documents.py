@@ -64,6 +64,12 @@ class Value(NamedTuple):
     span: Span
     text: str = ""
 
+    @property
+    def text_or_path(self) -> str | None:
+        """A text, or the `path` of a mapping; None for anything else."""
+        found = self.data.get("path") if isinstance(self.data, dict) else self.data
+        return found if isinstance(found, str) else None
+
 
 class Entry(NamedTuple):
     """A key of a mapping and its value."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Literal
+from typing import Literal, get_args
 
 from trainyard.settings.suggestions import close_match
 from trainyard.spec.documents import Document, Node
@@ -38,30 +38,15 @@ Kind = Literal[
 COMPUTE_TYPES = ("amlcompute", "computeinstance", "kubernetes", "virtualmachine", "synapsespark")
 COMPONENT_TYPES = ("command", "parallel", "spark", "automl", "sweep", "import", "data_transfer", "flow_parallel")
 
-KIND_NAMES: dict[Kind, str] = {
-    "pipeline": "a pipeline",
-    "component": "a component",
-    "pipeline_component": "a pipeline component",
-    "command_job": "a command job",
-    "sweep_job": "a sweep job",
+_IRREGULAR_NAMES: dict[Kind, str] = {
     "other_job": "a job of another type",
-    "schedule": "a schedule",
     "asset": "a data or model asset",
-    "environment": "an environment",
     "compute": "a compute target",
-    "profile": "a profile",
     "settings": "a settings file",
-    "online_endpoint": "an online endpoint",
-    "batch_endpoint": "a batch endpoint",
-    "online_deployment": "an online deployment",
-    "batch_deployment": "a batch deployment",
-    "datastore": "a datastore",
-    "workspace": "a workspace",
-    "registry": "a registry",
-    "feature_store": "a feature store",
-    "feature_set": "a feature set",
-    "feature_store_entity": "a feature store entity",
 }
+KIND_NAMES: dict[Kind, str] = {
+    kind: f"{'an' if kind[0] in 'aeo' else 'a'} {kind.replace('_', ' ')}" for kind in get_args(Kind)
+} | _IRREGULAR_NAMES
 
 # The addresses that Microsoft's examples give as `$schema`.
 _KIND_BY_SCHEMA: tuple[tuple[str, Kind], ...] = (
@@ -114,7 +99,7 @@ def kind_of(document: Document) -> Kind | None:
     if is_other_resource(root):
         return None
     named = kind_by_schema(root)
-    type_text = _text(root, "type").lower()
+    type_text = root.text_of("type").lower()
     if document.file.parent.name == "profiles" and "type" not in keys and "$schema" not in keys:
         return "profile" if keys & {"sku", "extends", "nodes", "cluster"} else None
     if type_text in COMPUTE_TYPES:
@@ -173,8 +158,8 @@ def _kind_without_type(root: Node, type_text: str) -> Kind | None:
 
 def _names_software(root: Node) -> bool:
     """Whether `image` or `build` are those of an environment: configurations of vision models have an `image` too."""
-    image, build = root.get("image"), root.get("build")
-    return (image is not None and image.is_text) or (build is not None and build.is_mapping)
+    build = root.get("build")
+    return root.find_text("image") is not None or (build is not None and build.is_mapping)
 
 
 _ASSET_TYPES = frozenset({"uri_file", "uri_folder", "mltable", "mlflow_model", "custom_model", "triton_model"})
@@ -204,14 +189,11 @@ _ENVIRONMENT_KEYS = frozenset(
 
 def _holds_azure_jobs(root: Node) -> bool:
     """Whether `jobs` are those of a pipeline: GitHub's have `runs-on` and `steps`, Azure DevOps' are a list."""
-    jobs = root.get("jobs")
-    if jobs is None or not jobs.is_mapping:
-        return False
     return any(
         entry.value.is_mapping
         and entry.value.entries.keys() & {"component", "command", "trial", "type"}
         and not entry.value.entries.keys() & {"runs-on", "steps", "uses"}
-        for entry in jobs.entries.values()
+        for entry in root.entries_of("jobs").values()
     )
 
 
@@ -244,18 +226,15 @@ def _looks_like_component(root: Node) -> bool:
         return True
     if keys & {"compute", "experiment_name", "settings", "limits", "services", "component"}:
         return False
-    inputs = root.get("inputs")
-    if inputs is not None and inputs.is_mapping and inputs.entries:
-        return not any(_is_set(entry.value) for entry in inputs.entries.values())
-    return "name" in keys
+    inputs = root.entries_of("inputs")
+    return not any(_is_set(entry.value) for entry in inputs.values()) if inputs else "name" in keys
 
 
 def _declares_parameters(root: Node) -> bool:
     """Whether an input has the type of a literal and no value, which a job's never has."""
-    inputs = root.get("inputs")
-    return inputs is not None and any(
-        entry.value.is_mapping and not _is_set(entry.value) and _text(entry.value, "type") in PARAMETER_TYPES
-        for entry in inputs.entries.values()
+    return any(
+        not _is_set(entry.value) and entry.value.text_of("type") in PARAMETER_TYPES
+        for entry in root.entries_of("inputs").values()
     )
 
 
@@ -286,7 +265,7 @@ _BATCH_KEYS = frozenset(
 
 def _resource_kind(root: Node) -> Kind | None:
     """The kind of an endpoint, a deployment, a datastore or similar; None for all else."""
-    match = _SCHEMA_NAME.search(_text(root, "$schema"))
+    match = _SCHEMA_NAME.search(root.text_of("$schema"))
     if match is None:
         return _resource_by_keys(root)
     named = _RESOURCE_BY_SCHEMA.get(match[1].lower()) or kind_by_schema(root)
@@ -300,13 +279,13 @@ def _resource_kind(root: Node) -> Kind | None:
 def _resource_by_keys(root: Node) -> Kind | None:
     keys = root.entries.keys()
     if "endpoint_name" in keys and not keys & {"jobs", "command"}:
-        is_batch = bool(keys & _BATCH_KEYS) or _text(root, "type").lower() in ("model", "pipeline")
+        is_batch = bool(keys & _BATCH_KEYS) or root.text_of("type").lower() in ("model", "pipeline")
         is_online = bool(keys & _ONLINE_KEYS)
         return None if is_batch == is_online else "batch_deployment" if is_batch else "online_deployment"
     if "auth_mode" in keys and "name" in keys and "type" not in keys:
-        is_batch = "defaults" in keys or (_text(root, "auth_mode") == "aad_token" and not keys & {"traffic"})
+        is_batch = "defaults" in keys or (root.text_of("auth_mode") == "aad_token" and not keys & {"traffic"})
         return "batch_endpoint" if is_batch else "online_endpoint"
-    if _text(root, "type").lower() in _DATASTORE_TYPES and "name" in keys and keys & _DATASTORE_KEYS:
+    if root.text_of("type").lower() in _DATASTORE_TYPES and "name" in keys and keys & _DATASTORE_KEYS:
         return "datastore"
     return None
 
@@ -322,10 +301,10 @@ _EARLIER_COMPONENT = re.compile("[A-Z][A-Za-z]+Component(?:@.*)?")
 
 def is_other_resource(root: Node) -> bool:
     """Whether a document is a connection, a deployment without its type or similar, which is not checked."""
-    match = _SCHEMA_NAME.search(_text(root, "$schema"))
+    match = _SCHEMA_NAME.search(root.text_of("$schema"))
     if match is not None and _OTHER_RESOURCES.search(match[1]):
         return True
-    if _EARLIER_COMPONENT.fullmatch(_text(root, "type")):
+    if _EARLIER_COMPONENT.fullmatch(root.text_of("type")):
         return True
     keys = root.entries.keys()
     return "endpoint_name" in keys and "jobs" not in keys and "command" not in keys
@@ -333,12 +312,7 @@ def is_other_resource(root: Node) -> bool:
 
 def kind_by_schema(root: Node) -> Kind | None:
     """The kind that a file's `$schema` says it is; None when it says nothing, or an address of somebody else's."""
-    match = _SCHEMA_NAME.search(_text(root, "$schema"))
+    match = _SCHEMA_NAME.search(root.text_of("$schema"))
     if match is None:
         return None
     return next((kind for part, kind in _KIND_BY_SCHEMA if part.lower() in match[1].lower()), None)
-
-
-def _text(root: Node, key: str) -> str:
-    node = root.get(key)
-    return node.text if node is not None and node.is_text else ""

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
+from trainyard.settings.suggestions import did_you_mean, only_close
 from trainyard.spec.diagnostic import Diagnostic, Related, Span, SpecError
 from trainyard.spec.documents import (
     Document,
@@ -170,6 +171,16 @@ class Findings:
             return None
         return Value(number, value.span, value.text)
 
+    def add_undeclared(
+        self, key: Node, rule: Rule, message: str, declared: Iterable[str], given: Iterable[str], kind: str
+    ) -> None:
+        """Record that a key names no input or output (`kind`) that is declared; one that is given too is not meant."""
+        name, names, others = key.text, list(declared), set(given)
+        free = [other for other in names if other not in others]
+        none_left = f"The component has no other {kind}s." if names else f"It has no {kind}s."
+        hint = did_you_mean(name, free, none_left)
+        self.add(key.span, rule, message, hint, replacement=only_close(name, free))
+
     def check_literal(
         self, value: Value, port: Port, *, declared_elsewhere: bool = True, bound_at: Iterable[Related] = ()
     ) -> None:
@@ -177,7 +188,8 @@ class Findings:
 
         `bound_at` is how the literal reaches the parameter, if it is written somewhere else.
         """
-        if not port.is_parameter or value.data is None or _is_bound(value):
+        is_bound = "${{" in (value.text_or_path or "")
+        if not port.is_parameter or value.data is None or is_bound:
             return
         if trap := yaml_trap(value, port):
             quoted = f'"{value.text}"'
@@ -205,9 +217,3 @@ class Findings:
         for diagnostic in self.diagnostics:
             seen.setdefault((diagnostic.span, diagnostic.rule), diagnostic)
         return list(seen.values())
-
-
-def _is_bound(value: Value) -> bool:
-    """Whether a value is filled in later: a text with a binding, or a mapping whose path is one."""
-    text = value.data.get("path") if isinstance(value.data, dict) else value.text
-    return isinstance(text, str) and "${{" in text

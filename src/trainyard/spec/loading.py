@@ -39,17 +39,7 @@ def load_pipeline(file: Path, store: DocumentStore | None = None, *, on_azure: b
     has (components and code kept there, AutoML and data transfer). The latter not if it is for a run `on_azure`: such
     jobs have no component then, or none with code.
     """
-    reading = _open(file, ("pipeline", "pipeline_component"), "pipeline", store or DocumentStore())
-    components = ComponentCache()
-    pipeline = read_pipeline(reading.document.root, reading, components)
-    _raise_findings(
-        reading,
-        kind_of(reading.document) or "pipeline",
-        components,
-        tolerated=_TOLERATED | _NOT_HERE if on_azure else _TOLERATED,
-    )
-    _require_jobs(pipeline)
-    return pipeline
+    return _load(file, ("pipeline", "pipeline_component"), store, strict=True, on_azure=on_azure)
 
 
 def load_job(
@@ -59,19 +49,22 @@ def load_job(
 
     As `load_pipeline`, but raises only for what Azure ML itself refuses, unless `strict`.
     """
-    reading = _open(file, _RUNS_HERE, "pipeline", store or DocumentStore())
-    root, kind = reading.document.root, kind_of(reading.document)
+    return _load(file, _RUNS_HERE, store, strict=strict, on_azure=on_azure)
+
+
+def _load(
+    file: Path, readable: tuple[Kind, ...], store: DocumentStore | None, *, strict: bool, on_azure: bool
+) -> Pipeline:
+    reading = _open(file, readable, "pipeline", store or DocumentStore())
+    kind = kind_of(reading.document) or "pipeline"
     read = read_standalone_job if kind in _STANDALONE_JOBS else read_pipeline
     components = ComponentCache()
-    pipeline = read(root, reading, components)
-    _raise_findings(
-        reading,
-        kind or "pipeline",
-        components,
-        strict=strict,
-        tolerated=_TOLERATED | _NOT_HERE if on_azure else _TOLERATED,
-    )
-    _require_jobs(pipeline)
+    pipeline = read(reading.document.root, reading, components)
+    tolerated = _TOLERATED | _NOT_HERE if on_azure else _TOLERATED
+    _raise_findings(reading, kind, components, tolerated, strict=strict)
+    if not pipeline.jobs and not pipeline.reference:
+        # Azure ML's client takes it, and there is nothing to run.
+        raise SpecError(MISSING_KEY.at(pipeline.span, "the pipeline has no jobs", "Write `jobs:`."))
     return pipeline
 
 
@@ -85,22 +78,11 @@ def require_job(file: Path, store: DocumentStore, *, on_azure: bool = False) -> 
     return kind_of(_open(file, readable, "pipeline", store).document)
 
 
-def is_only_on_azure(error: Diagnostic) -> bool:
-    """Return whether an error says that only Azure ML has something, which `on_azure` accepts."""
-    return error.rule in _NOT_HERE
-
-
-def is_job(file: Path) -> bool:
-    """Return whether a file is what `load_job` reads: a pipeline, or a standalone job."""
-    kind = kind_of(DocumentStore().read_mapping(Path(os.path.abspath(file))))
-    return kind in (*_STANDALONE_JOBS, "pipeline")
-
-
 def load_component(file: Path) -> Component:
     """Read a command component. Raises SpecError with all that is wrong."""
     reading = _open(file, ("component", "command_job"), "component", DocumentStore())
     component = read_component(reading.document.root, reading)
-    _raise_findings(reading, "component", ComponentCache())
+    _raise_findings(reading, "component", ComponentCache(), _TOLERATED, strict=True)
     return component
 
 
@@ -142,12 +124,7 @@ _WRONG_SHAPES = frozenset(
 
 
 def _raise_findings(
-    reading: Reading,
-    kind: Kind,
-    components: ComponentCache,
-    *,
-    strict: bool = True,
-    tolerated: frozenset[str] = _TOLERATED,
+    reading: Reading, kind: Kind, components: ComponentCache, tolerated: frozenset[str], *, strict: bool
 ) -> None:
     """Raise SpecError if there are findings. `kind` is what the file was read as, `components` what it names."""
     findings = reading.findings
@@ -160,12 +137,6 @@ def _raise_findings(
     errors = [error for error in findings.errors() if strict or stops_a_run(error)]
     if any(error.rule not in tolerated for error in errors):
         raise SpecError(errors)
-
-
-def _require_jobs(pipeline: Pipeline) -> None:
-    """Raise SpecError for a pipeline without jobs: Azure ML's client takes it, and there is nothing to run."""
-    if not pipeline.jobs and not pipeline.reference:
-        raise SpecError(MISSING_KEY.at(pipeline.span, "the pipeline has no jobs", "Write `jobs:`."))
 
 
 def _wrong_shapes(document: Document, kind: Kind) -> list[Diagnostic]:

@@ -111,11 +111,6 @@ class Distribution:
     worker_count: Value | None = None
     parameter_server_count: Value | None = None
 
-    def written_counts(self) -> dict[str, Value]:
-        """Return the counts that are given, by key."""
-        counts = {key: getattr(self, key) for key in self.counts}
-        return {key: value for key, value in counts.items() if value is not None}
-
     def process_counts(self, nodes: int, counts: Mapping[str, int]) -> ProcessCounts:
         """Return how many processes there are on so many nodes; `counts` are the values of the keys that are given."""
         per_node = counts.get("process_count_per_instance", 1)

@@ -7,13 +7,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from trainyard.settings.suggestions import did_you_mean
 from trainyard.spec.bindings import check_job, cycle_at, find_cycle, texts_in
 from trainyard.spec.components import read_command, read_component, read_distribution, read_resources
 from trainyard.spec.diagnostic import Related, SpecError
 from trainyard.spec.documents import Node, Value, shorten
 from trainyard.spec.expressions import bindings_of_value, job_bound_to, only_binding
-from trainyard.spec.file_kinds import Kind, kind_of
+from trainyard.spec.file_kinds import KIND_NAMES, Kind, kind_of
 from trainyard.spec.findings import Findings
 from trainyard.spec.job_types import (
     check_arguments,
@@ -206,7 +205,7 @@ def read_command_job(node: Node, reading: Reading) -> Component:
     component = read_command(node, inputs, outputs, reading, name=reading.file.stem)
     settings = inputs.get(settings_port(component) or "")
     if settings is not None and settings.path is not None:
-        _read_settings_file(settings.path.data, reading)
+        _read_settings_file(settings.path.text, reading)
     return component
 
 
@@ -273,18 +272,16 @@ def _read_settings_of_job(job: Job, pipeline: PipelineComponent, reading: Readin
     value = job.inputs.get(port) if port is not None else None
     if value is None:
         return
-    text = value.data.get("path") if isinstance(value.data, dict) else value.data
-    binding = only_binding(text) if isinstance(text, str) else None
+    text = value.text_or_path or ""
+    binding = only_binding(text)
     source = pipeline.inputs.get(".".join(binding.path[2:])) if binding is not None else None
-    _read_settings_file(source.path.data if source is not None and source.path is not None else text, reading)
+    _read_settings_file(source.path.text if source is not None and source.path is not None else text, reading)
 
 
-def _read_settings_file(path: object, reading: Reading) -> None:
+def _read_settings_file(path: str, reading: Reading) -> None:
     """Read a settings file, so that lint checks it too."""
-    if not isinstance(path, str) or is_address(path):
-        return
     file = reading.path(path)
-    if is_there(file, folder=False):
+    if not is_address(path) and is_there(file, folder=False):
         reading.store.touch(file)
         reading.parsed.settings_files.setdefault(file, set()).add(reading.file)
 
@@ -314,26 +311,22 @@ def _root_component(node: Node, reading: Reading, cache: ComponentCache) -> Pars
 
 def _with_values(declared: dict[str, Port], given: dict[str, Port], node: Node, reading: Reading) -> dict[str, Port]:
     """The inputs of a pipeline component, set to what the pipeline job gives them."""
-    for name, port in given.items():
+    findings = reading.findings
+    for name, entry in node.entries_of("inputs").items():
         if name not in declared:
             message = f"the pipeline sets the input '{shorten(name)}', which its component does not have"
-            free = [other for other in declared if other not in given]
-            hint = did_you_mean(name, free, "The component has no other inputs." if declared else "It has no inputs.")
-            reading.findings.add(port.key_span, UNKNOWN_INPUT, message, hint=hint)
-    settled = {}
+            findings.add_undeclared(entry.key, UNKNOWN_INPUT, message, declared, given, "input")
+    settled = dict(declared)
     for name, port in declared.items():
         value = given.get(name)
-        if value is None:
-            if port.default is None and not port.optional:
-                message = f"the pipeline does not set its component's required input '{name}'"
-                related = (Related(port.key_span, f"'{name}' is declared here, without a default"),)
-                span = node.key_span("component")
-                reading.findings.add(span, MISSING_INPUT, message, related=related)
-            settled[name] = port
-        else:
-            if value.default is not None:
-                reading.findings.check_literal(value.default, port)
+        if value is not None:
             settled[name] = port._replace(default=value.default or port.default, path=value.path or port.path)
+        elif port.default is None and not port.optional:
+            message = f"the pipeline does not set its component's required input '{name}'"
+            related = (Related(port.key_span, f"'{name}' is declared here, without a default"),)
+            findings.add(node.key_span("component"), MISSING_INPUT, message, related=related)
+        if value is not None and value.default is not None:
+            findings.check_literal(value.default, port)
     return settled
 
 
@@ -451,9 +444,7 @@ def _sweep_of(sweep: Node, trial: AnyComponent, reading: Reading) -> OtherCompon
     for name, entry in names.items():
         if name not in declared:
             message = f"the search space sets '{shorten(name)}', which the trial does not have"
-            free = [other for other in declared if other not in names]
-            hint = did_you_mean(name, free, "The trial has no other inputs." if declared else "It has no inputs.")
-            reading.findings.add(entry.key.span, UNKNOWN_INPUT, message, hint=hint)
+            reading.findings.add_undeclared(entry.key, UNKNOWN_INPUT, message, declared, names, "input")
         else:
             for value in _drawn(entry.value):
                 reading.findings.check_literal(value, declared[name])
@@ -511,8 +502,7 @@ def _is_something_else(file: Path, component: Node, reading: Reading) -> bool:
     except SpecError:
         return False
     if kind in ("environment", "compute", "schedule", "asset", "pipeline", "sweep_job"):
-        word = "an" if kind[0] in "ae" else "a"
-        message = f"'{file.name}' is {word} {kind.replace('_', ' ')}, not a component"
+        message = f"'{file.name}' is {KIND_NAMES[kind]}, not a component"
         reading.findings.add(component.span, UNKNOWN_KIND, message)
         return kind != "pipeline"
     return False

@@ -274,7 +274,14 @@ class JobUse:
             return None
         from trainyard.spec.step_settings import StepSettings  # 10 ms to import, for jobs that run a step
 
-        return StepSettings(self, component, call, self._body.resolution.store)
+        return StepSettings(
+            self.name,
+            component,
+            call,
+            self._body.resolution.store,
+            input_of=self.input,
+            resolve=self.resolve,
+        )
 
     @property
     def settings(self) -> dict[str, Resolved]:
@@ -294,30 +301,24 @@ class JobUse:
     def instance_count(self) -> Resolved:
         """The nodes of a command job."""
         resources = self.job.effective_resources
-        return self._count(resources.instance_count if resources else None, "instance_count", 1)
+        given = resources.instance_count if resources is not None else None
+        return self._count(given, "instance_count") if given is not None else self._by_default(1)
 
     @property
     def worker_count(self) -> Resolved:
         """TensorFlow's workers; by default one on each node."""
-        distribution, nodes = self.job.effective_distribution, self.instance_count
-        if distribution is None or distribution.worker_count is None:
-            return nodes
-        return self._count(distribution.worker_count, "worker_count", 1)
+        return self._given_count("worker_count") or self.instance_count
 
     @property
     def parameter_server_count(self) -> Resolved:
         """TensorFlow's parameter servers, which train on no samples."""
-        distribution = self.job.effective_distribution
-        count = distribution.parameter_server_count if distribution else None
-        return self._count(count, "parameter_server_count", 0, least=0)
+        return self._given_count("parameter_server_count") or self._by_default(0)
 
     @property
     def processes_per_node(self) -> Resolved:
         """The most processes on one node: `process_count_per_instance`, else 1; for TensorFlow what its counts make."""
-        distribution = self.job.effective_distribution
-        if not isinstance(distribution, TensorFlow):
-            count = distribution.process_count_per_instance if distribution else None
-            return self._count(count, "process_count_per_instance", 1)
+        if not isinstance(self.job.effective_distribution, TensorFlow):
+            return self._given_count("process_count_per_instance") or self._by_default(1)
         workers = self.worker_count
         for needed in (self.instance_count, workers, self.parameter_server_count):
             if not isinstance(needed, Known):
@@ -328,8 +329,7 @@ class JobUse:
     @property
     def sharing_each_batch(self) -> tuple[Resolved, ...]:
         """The factors of the processes that share each batch: nodes × processes, for TensorFlow its workers alone."""
-        distribution = self.job.effective_distribution
-        if isinstance(distribution, TensorFlow):
+        if isinstance(self.job.effective_distribution, TensorFlow):
             return (self.worker_count,)
         return self.instance_count, self.processes_per_node
 
@@ -338,15 +338,23 @@ class JobUse:
         nodes, distribution = _whole(self.instance_count), self.job.effective_distribution
         if distribution is None:
             return ProcessCounts(nodes, 1, nodes)
-        counts = {
-            key: _whole(self._count(value, key, 1, least=distribution.counts[key]))
-            for key, value in distribution.written_counts().items()
-        }
-        return distribution.process_counts(nodes, counts)
+        counts = {key: self._given_count(key) for key in distribution.counts}
+        return distribution.process_counts(
+            nodes, {key: _whole(count) for key, count in counts.items() if count is not None}
+        )
 
-    def _count(self, value: Value | None, what: str, default: int, *, least: int = 1) -> Resolved:
-        if value is None:
-            return Known(default, Value(default, self.job.key_span))
+    def _given_count(self, key: str) -> Resolved | None:
+        """A count of the job's distribution; None if it is not given."""
+        distribution = self.job.effective_distribution
+        value: Value | None = getattr(distribution, key, None)
+        if distribution is None or value is None:
+            return None
+        return self._count(value, key, distribution.counts[key])
+
+    def _by_default(self, count: int) -> Known:
+        return Known(count, Value(count, self.job.key_span))
+
+    def _count(self, value: Value, what: str, least: int = 1) -> Resolved:
         resolved = self._body.resolve(value, own=self)
         if not isinstance(resolved, Known):
             return resolved
@@ -391,7 +399,7 @@ class JobUse:
     def timeout_seconds(self) -> Resolved | None:
         """The limit of a job's time; None if it has none."""
         value = self.job.timeout_seconds
-        return None if value is None else self._count(value, "limits.timeout", 1)
+        return None if value is None else self._count(value, "limits.timeout")
 
     @property
     def outputs(self) -> dict[str, Resolved]:
@@ -404,8 +412,8 @@ class JobUse:
         value = self.job.outputs.get(name)
         if value is None:
             return Known(None, Value(None, self.job.key_span))
-        text = value.data.get("path") if isinstance(value.data, dict) else value.data
-        if not isinstance(text, str):
+        text = value.text_or_path
+        if text is None:
             return Known(None, value)
         binding = only_binding(text)
         if binding is None or binding.path[:2] != ("parent", "outputs"):
@@ -586,8 +594,7 @@ class _Body:
         """The job that writes an output of this pipeline."""
         for use in self.uses.values():
             for port, value in use.job.outputs.items():
-                text = value.data.get("path") if isinstance(value.data, dict) else value.data
-                binding = only_binding(text) if isinstance(text, str) else None
+                binding = only_binding(value.text_or_path or "")
                 if binding is not None and binding.path == ("parent", "outputs", *name.split(".")):
                     return use.within.writer_of(port) if use.within is not None else JobOutput(use.name, port)
         return None

@@ -34,29 +34,6 @@ if TYPE_CHECKING:
 # severity, if Azure ML's client accepts the value anyway.
 _EXPECTED, _RULE, _SEVERITY = "x-expected", "x-rule", "x-severity"
 
-_SCHEMA_OF_KIND: dict[Kind, str] = {
-    "pipeline": "pipeline",
-    "component": "component",
-    "pipeline_component": "component",
-    "command_job": "command_job",
-    "sweep_job": "sweep_job",
-    "other_job": "other_job",
-    "schedule": "schedule",
-    "asset": "asset",
-    "environment": "environment",
-    "compute": "compute",
-    "profile": "profile",
-    "online_endpoint": "online_endpoint",
-    "batch_endpoint": "batch_endpoint",
-    "online_deployment": "online_deployment",
-    "batch_deployment": "batch_deployment",
-    "datastore": "datastore",
-    "workspace": "workspace",
-    "registry": "registry",
-    "feature_store": "feature_store",
-    "feature_set": "feature_set",
-    "feature_store_entity": "feature_store_entity",
-}
 # In a definition: the type of the jobs that it is for, one of the rare ones.
 _WORD = "x-word"
 # A whole word: a comment on data-parallel training is none.
@@ -111,7 +88,9 @@ def _validator(name: str, *, is_whole: bool) -> jsonschema_rs.Validator:
 
 def schema_of(kind: Kind) -> str | None:
     """Return the name of the schema for a kind of file; None if there is none."""
-    return _SCHEMA_OF_KIND.get(kind)
+    if kind == "settings":
+        return None
+    return "component" if kind == "pipeline_component" else kind
 
 
 def check_schema(document: Document, kind: Kind) -> Iterator[Diagnostic]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
 from trainyard.project_files import names_in
 from trainyard.settings.step_fields import StepField
@@ -75,29 +75,29 @@ Layer = WrittenSettings | Unknown | Wrong | None
 """What a settings file or overrides say; None where there are none."""
 
 
-class Resolver(Protocol):
-    """A job that runs a step: what its inputs and bindings come to."""
-
-    @property
-    def name(self) -> str:
-        """The job's dotted name."""
-
-    def input(self, name: str) -> Resolved:
-        """The value of an input."""
-
-    def resolve(self, value: Value) -> Resolved:
-        """What a text in the job's command comes to."""
-
-
 class StepSettings:
-    """The settings of one use of a step. Each file is read through `store`."""
+    """The settings of the step that a job runs. Each file is read through `store`.
 
-    def __init__(self, use: Resolver, component: Component, call: StepCall, store: DocumentStore) -> None:
+    `input_of` returns the value of an input of the job, and `resolve` what a text in its command comes to.
+    """
+
+    def __init__(
+        self,
+        job: str,
+        component: Component,
+        call: StepCall,
+        store: DocumentStore,
+        *,
+        input_of: Callable[[str], Resolved],
+        resolve: Callable[[Value], Resolved],
+    ) -> None:
         own = built_in_step_fields(call.step)
         assert own is not None
         self.step = call.step
         self.own: dict[str, StepField] = {each.name: each for each in own}
-        self._use = use
+        self._job = job
+        self._input_of = input_of
+        self._resolve = resolve
         self._call = call
         self._component = component
         self._store = store
@@ -272,7 +272,7 @@ class StepSettings:
             return Unknown(f"{word.text} is known when the command runs", self._component.command.span)
         if (drawn := self._drawn(word)) is not None:
             return drawn
-        found = self._use.resolve(Value(word.text, self._component.command.span, word.text))
+        found = self._resolve(Value(word.text, self._component.command.span, word.text))
         if not isinstance(found, Known):
             return found
         if found.value is None:
@@ -283,7 +283,7 @@ class StepSettings:
 
     def _from_elsewhere(self, of: StepField) -> Resolved | None:
         """An input of the setting's name: a text with flags in it may give its value."""
-        return self._use.input(of.name) if of.name in self._component.inputs else None
+        return self._input_of(of.name) if of.name in self._component.inputs else None
 
     def _typed(self, of: StepField, found: Known) -> Resolved:
         if of.kind != "parameter" or isinstance(found.value, (DataPath, JobOutput)):
@@ -322,7 +322,7 @@ class StepSettings:
 
     def _key(self, of: StepField) -> str:
         """The key that `--set` takes for a setting."""
-        return f"jobs.{self._use.name}.inputs.{of.name}"
+        return f"jobs.{self._job}.inputs.{of.name}"
 
 
 def _in_layer(layer: Layer, of: StepField, key: str) -> Resolved | None:
