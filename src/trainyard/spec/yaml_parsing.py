@@ -20,9 +20,9 @@ from trainyard.spec.diagnostic import Diagnostic, Related, Span, SpecError
 from trainyard.spec.rules.documents import NOT_ONE_DOCUMENT, TOO_LARGE, UNREADABLE_FILE, WRONG_ENCODING, YAML_SYNTAX
 
 if TYPE_CHECKING:
-    _SafeLoader = yaml.SafeLoader
+    Loader = yaml.SafeLoader
 else:
-    _SafeLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 LARGEST_FILE_BYTES = 2 * 1024 * 1024
 DEEPEST_NESTING = 100
@@ -38,11 +38,7 @@ _DEEP_INDENT = " " * DEEPEST_NESTING
 _SHORTEST_DEEP_LINE = 2 * DEEPEST_NESTING
 
 STRING_TAG = "tag:yaml.org,2002:str"
-_COLLECTION_TAG_OF: dict[type[yaml.Node], str] = {
-    yaml.MappingNode: "tag:yaml.org,2002:map",
-    yaml.SequenceNode: "tag:yaml.org,2002:seq",
-}
-COLLECTION_TAGS = frozenset(_COLLECTION_TAG_OF.values())
+COLLECTION_TAGS = frozenset({"tag:yaml.org,2002:map", "tag:yaml.org,2002:seq"})
 
 _HINT_BY_PROBLEM = (
     ("mapping values are not allowed", "Quote a value that holds ': ', and check this line's indentation."),
@@ -65,26 +61,6 @@ _TOLD_WHERE_IT_BEGINS = (
     "did not find expected ',' or",
     "expected ',' or",
 )
-
-
-class Loader(_SafeLoader):
-    """PyYAML's safe loader, without the work for resolvers by path, of which there are none."""
-
-    def descend_resolver(self, current_node: yaml.Node | None, current_index: int | yaml.Node | None) -> None:
-        """Nothing: there are no paths to follow."""
-
-    def ascend_resolver(self) -> None:
-        """Nothing, as above."""
-
-    def resolve(self, kind: type[yaml.Node], value: str | None, implicit: tuple[bool, bool]) -> str:
-        """The tag of a node that is written without one."""
-        if kind is not yaml.ScalarNode:
-            return _COLLECTION_TAG_OF[kind]
-        assert value is not None
-        for tag, pattern in self.yaml_implicit_resolvers.get(value[:1], ()) if implicit[0] else ():
-            if pattern.match(value):
-                return str(tag)
-        return STRING_TAG
 
 
 def source_lines(text: str) -> list[str]:
@@ -263,10 +239,7 @@ def _syntax_problem(file: Path, text: str, error: yaml.YAMLError) -> Diagnostic:
     if context_mark is not None and any(part in problem for part in _TOLD_WHERE_IT_BEGINS):
         mark, context_mark = context_mark, None
     if context_mark is not None and error.context and context_mark.index != mark.index:
-        span = Span(
-            file, context_mark.line + 1, context_mark.column + 1, context_mark.line + 1, context_mark.column + 2
-        )
-        related.append(Related(span, error.context))
+        related.append(Related(span_at(file, context_mark), error.context))
     opening = _swallowing_quote(text, mark.line)
     if opening is not None:
         problem, hint = f"the quote that opens here closes in line {mark.line + 1} only", "Close it on its own line."
