@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,15 @@ class EndsEarly(Digits):
 
     def on_train_epoch_end(self) -> None:
         self.trainer.should_stop = True
+
+
+class PreemptedRank(Digits):
+    """Rank 1 gets what Azure sends before it takes a node away."""
+
+    def training_step(self, batch: dict[str, torch.Tensor], batch_idx: int) -> torch.Tensor:
+        if self.global_rank == 1 and self.global_step == 3:
+            signal.raise_signal(signal.SIGTERM)
+        return super().training_step(batch, batch_idx)
 
 
 class WithoutOptimizer(LightningModule):

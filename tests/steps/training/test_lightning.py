@@ -194,6 +194,14 @@ def test_a_module_may_end_its_training_early(digits: Path, tmp_path: Path, capsy
     assert not any("validation_accuracy" in line for line in lines(tmp_path)), "0 validates only at the end"
 
 
+@pytest.mark.slow
+def test_sigterm_on_one_rank_stops_both(digits: Path, tmp_path: Path) -> None:
+    arguments = training_arguments(digits, tmp_path, NO_TASK, "--module", "lightning_modules:PreemptedRank")
+    exit_codes, outputs = forked_ranks().run("train_lightning", arguments, 2)
+    assert exit_codes == [75, 75], outputs
+    assert "because of SIGTERM; its checkpoint is committed" in outputs[0]
+
+
 def test_a_task_resumes_after_a_stop_and_with_other_micro_batches(digits: Path, tmp_path: Path) -> None:
     """In one process; the stop file is there from the beginning, so no step is taken the first time."""
     stop = tmp_path / "stop"

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.plugins import CheckpointIO
 
 from trainyard.settings.batch_arithmetic import BatchArithmetic
 from trainyard.settings.steps.training import Training, TrainLightning
@@ -18,11 +19,31 @@ from trainyard.steps.training.checkpoints.state_files import open_state_file
 from trainyard.steps.training.engines.blocks import prepare_blocks
 from trainyard.steps.training.engines.engine import Engine, EngineParts, refuse_adapters, refuse_other_optimizers
 from trainyard.steps.training.fragments import Fragment
-from trainyard.steps.training.lightning.strategies import CheckpointInMemory, whole_weights
+from trainyard.steps.training.lightning.strategies import whole_weights
 from trainyard.steps.training.optimizer import new_optimizer, optimizer_step
 from trainyard.steps.training.precision import LossScale
 
 _KEY = "lightning/checkpoint"
+
+
+class CheckpointInMemory(CheckpointIO):
+    """Hands Lightning's checkpoints over to the ones with a commit marker, which lie in folders, and back."""
+
+    def __init__(self) -> None:
+        self.checkpoint: dict[str, Any] | None = None
+        """What Lightning saved last, on rank 0; or what it is to load, on every rank."""
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
+        """Keep it for whoever writes it."""
+        self.checkpoint = checkpoint
+
+    def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
+        """Return what was read."""
+        assert self.checkpoint is not None
+        return self.checkpoint
+
+    def remove_checkpoint(self, path: Any) -> None:
+        """Remove nothing: old checkpoints are removed by who wrote them."""
 
 
 class LightningEngine(Engine):

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.strategies import DDPStrategy, ParallelStrategy
+from lightning.pytorch.strategies import ParallelStrategy
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from trainyard.settings.steps.training import TrainLightning
@@ -18,7 +18,7 @@ from trainyard.steps.training.engines.engine import Engine
 from trainyard.steps.training.lightning.callback import BetweenSteps, TaskModule
 from trainyard.steps.training.lightning.lightning_engine import LightningEngine
 from trainyard.steps.training.lightning.loader import PlannedLoader, ValidationShare
-from trainyard.steps.training.lightning.strategies import KnownRanks, ShardedStrategy
+from trainyard.steps.training.lightning.strategies import KnownRanks, ReplicatedStrategy, ShardedStrategy
 from trainyard.steps.training.lightning.user_data import UserBatches, UserValidation, choose_data
 from trainyard.steps.training.lightning.user_module import choose_module
 from trainyard.steps.training.loop import TrainingRun, may_begin
@@ -107,8 +107,6 @@ def train_with_lightning(run: TrainingRun) -> bool:
         enable_model_summary=False,
         logger=False,
     )
-    # Its handler of SIGTERM would start a collective in the middle of others; the training's own one only sets a flag.
-    trainer._signal_connector.register_signal_handlers = lambda: None  # type: ignore[method-assign]
     engine.trainer = trainer
     resumed = None if checkpoint is None else "the chosen one"
     try:
@@ -147,7 +145,7 @@ def _strategy(run: TrainingRun, engine: LightningEngine) -> ParallelStrategy:
     ranks = KnownRanks(run.world.variables)
     if engine.is_sharded:
         return ShardedStrategy(ranks)
-    return DDPStrategy(
+    return ReplicatedStrategy(
         cluster_environment=ranks,
         gradient_as_bucket_view=True,
         find_unused_parameters=engine.unused_parameters,

@@ -1,15 +1,15 @@
-"""What Lightning asks its surroundings for: ranks, where a checkpoint is, and how ranks share a model."""
+"""What Lightning asks its surroundings for: which rank this is, and how ranks share a model."""
 
 from __future__ import annotations
 
+import signal
 from typing import Any
 
 import torch
-from lightning.fabric.plugins import ClusterEnvironment
+from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
 from lightning.pytorch import Trainer
 from lightning.pytorch.core.optimizer import LightningOptimizer
-from lightning.pytorch.plugins import CheckpointIO
-from lightning.pytorch.strategies import ModelParallelStrategy
+from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, ParallelStrategy
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_model_state_dict,
@@ -26,32 +26,12 @@ from trainyard.steps.runtime.rank_variables import RankVariables
 _WHOLE = StateDictOptions(full_state_dict=True, cpu_offload=True)
 
 
-class KnownRanks(ClusterEnvironment):
-    """The ranks that this process already knows, whatever started it."""
+class KnownRanks(TorchElasticEnvironment):
+    """The ranks that this process already knows, whatever started it. They have met already."""
 
     def __init__(self, variables: RankVariables) -> None:
         super().__init__()
         self._variables = variables
-
-    @property
-    def creates_processes_externally(self) -> bool:
-        """Lightning starts no processes."""
-        return True
-
-    @property
-    def main_address(self) -> str:
-        """Where the ranks have met."""
-        return self._variables.master_address or "127.0.0.1"
-
-    @property
-    def main_port(self) -> int:
-        """The port there."""
-        return self._variables.master_port
-
-    @staticmethod
-    def detect() -> bool:
-        """Never found by itself: it is given to the Trainer."""
-        return False
 
     def world_size(self) -> int:
         """The number of ranks."""
@@ -65,10 +45,6 @@ class KnownRanks(ClusterEnvironment):
         """This rank."""
         return self._variables.rank
 
-    def set_global_rank(self, rank: int) -> None:
-        """Check what Lightning has computed from the node's rank."""
-        assert rank == self._variables.rank, f"Lightning takes rank {self._variables.rank} for {rank}"
-
     def local_rank(self) -> int:
         """This rank within its node."""
         return self._variables.local_rank
@@ -78,27 +54,28 @@ class KnownRanks(ClusterEnvironment):
         return self._variables.node_rank
 
 
-class CheckpointInMemory(CheckpointIO):
-    """Hands Lightning's checkpoints over to the ones with a commit marker, which lie in folders, and back."""
+class _OwnSignalHandler(ParallelStrategy):
+    """Keeps the training's handler of SIGTERM, which only raises a flag.
 
-    def __init__(self) -> None:
-        self.checkpoint: dict[str, Any] | None = None
-        """What Lightning saved last, on rank 0; or what it is to load, on every rank."""
+    Lightning's would start a collective in the middle of others. The Trainer installs it just before the barrier with
+    which it begins, and removes it in the end.
+    """
 
-    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
-        """Keep it for whoever writes it."""
-        self.checkpoint = checkpoint
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._handler = signal.getsignal(signal.SIGTERM)
 
-    def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
-        """Return what was read."""
-        assert self.checkpoint is not None
-        return self.checkpoint
-
-    def remove_checkpoint(self, path: Any) -> None:
-        """Remove nothing: old checkpoints are removed by who wrote them."""
+    def barrier(self, name: str | None = None) -> None:
+        """Wait for the other ranks, with the training's handler installed."""
+        signal.signal(signal.SIGTERM, self._handler)
+        super().barrier(name)  # type: ignore[safe-super]
 
 
-class ShardedStrategy(ModelParallelStrategy):
+class ReplicatedStrategy(_OwnSignalHandler, DDPStrategy):
+    """Each rank has the whole model."""
+
+
+class ShardedStrategy(_OwnSignalHandler, ModelParallelStrategy):
     """Shards over all ranks, with checkpoints that go through the CheckpointIO, so that any number of ranks resumes.
 
     Lightning's own strategy saves to a path and reads from it.
