@@ -24,7 +24,7 @@ from trainyard.steps.training.engines.engine import Engine, EngineParts
 from trainyard.steps.training.engines.replicas import DDPEngine
 from trainyard.steps.training.loop import TrainingRun, train
 from trainyard.steps.training.observing.hang_watch import HangWatch
-from trainyard.steps.training.observing.measures import LossSpikes, NonfiniteGuard, StepMeasures, Work
+from trainyard.steps.training.observing.measures import StepGuards, StepMeasures, Work
 from trainyard.steps.training.observing.observer import TrainingObserver
 from trainyard.steps.training.observing.recorder import Recorder
 from trainyard.steps.training.optimizer import OptimizerSettings
@@ -115,8 +115,7 @@ def whole_loop(
                     hang_watch=hang_watch,
                     measures=StepMeasures(work or Work(), lambda: 0.0, lambda: checkpoints.stall_seconds),
                     recorder=recorder,
-                    nonfinite_guard=NonfiniteGuard(config.nonfinite_steps_limit, 0),
-                    loss_spikes=LossSpikes(config.loss_spike_factor),
+                    guards=StepGuards(config.nonfinite_steps_limit, config.loss_spike_factor),
                 ),
                 validation=Validation(config, task, None),
                 progress=Progress(),

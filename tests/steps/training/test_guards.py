@@ -23,7 +23,7 @@ from trainyard.steps.runtime.meeting import TCPStore, open_store
 from trainyard.steps.runtime.rank_variables import RankVariables
 from trainyard.steps.training.agreement import StepTimes
 from trainyard.steps.training.observing.hang_watch import HangWatch, Place, late_ranks, late_ranks_named
-from trainyard.steps.training.observing.measures import LossSpikes, NonfiniteGuard
+from trainyard.steps.training.observing.measures import StepGuards
 from trainyard.steps.training.samples.plan import AgreedStep, TrainingPlan
 
 PLAN = TrainingPlan(1000, divide_batch(10, 10, 1), epochs=1)
@@ -45,33 +45,33 @@ def metrics(out: Path) -> list[dict[str, Any]]:
 
 
 def test_steps_in_a_row_that_are_not_finite() -> None:
-    guard = NonfiniteGuard(limit=3, skipped_steps=5)
+    guards = StepGuards(nonfinite_steps_limit=3, loss_spike_factor=3.0, skipped_steps=5)
     for number, norm in enumerate([float("nan"), float("inf"), 1.0, float("nan"), float("nan")], start=1):
-        guard.observe(agreed(number, norm=norm))
-    assert guard.skipped_steps == 9
+        guards.observe(agreed(number, norm=norm))
+    assert guards.skipped_steps == 9
     with pytest.raises(StepError, match="the last 3 steps, up to step 6, had a loss or gradient that is not finite"):
-        guard.observe(agreed(6, norm=float("nan")))
+        guards.observe(agreed(6, norm=float("nan")))
 
 
 def test_a_spike_is_far_above_the_mean_of_the_last_losses() -> None:
-    spikes = LossSpikes(factor=3.0)
-    assert [spikes.observe(agreed(number, loss=2.0)) for number in range(1, 13)] == [None] * 12
-    assert spikes.observe(agreed(13, loss=5.9)) is None
-    warning = spikes.observe(agreed(14, loss=9.2))
+    guards = StepGuards(nonfinite_steps_limit=3, loss_spike_factor=3.0)
+    assert [guards.observe(agreed(number, loss=2.0)) for number in range(1, 13)] == [None] * 12
+    assert guards.observe(agreed(13, loss=5.9)) is None
+    warning = guards.observe(agreed(14, loss=9.2))
     assert warning == "loss spike: 9.2 at step 14 is 4.0 times the mean of the last 13 steps (--loss-spike-factor 3)"
-    assert spikes.count == 1
+    assert guards.loss_spikes == 1
 
 
 def test_losses_that_stay_high_stop_being_spikes() -> None:
-    spikes = LossSpikes(factor=3.0)
+    guards = StepGuards(nonfinite_steps_limit=3, loss_spike_factor=3.0)
     for number in range(1, 90):
-        spikes.observe(agreed(number, loss=1.0 if number < 20 else 4.0))
-    assert 0 < spikes.count < 10
+        guards.observe(agreed(number, loss=1.0 if number < 20 else 4.0))
+    assert 0 < guards.loss_spikes < 10
 
 
 def test_no_spikes_where_the_ratio_is_meaningless() -> None:
     """At the start, with a factor of 0, and where a loss is negative by nature."""
-    early, off, negative = LossSpikes(3.0), LossSpikes(0.0), LossSpikes(3.0)
+    early, off, negative = (StepGuards(3, factor) for factor in (3.0, 0.0, 3.0))
     assert [early.observe(agreed(n, loss=100.0 / n**3)) for n in range(1, 9)] == [None] * 8
     for number in range(1, 30):
         assert off.observe(agreed(number, loss=10.0**number)) is None

@@ -137,7 +137,7 @@ def close_step(
     """
     run.observer.check(agreed)
     step, stopping = agreed.step, stopping or agreed.stop
-    run.progress = run.progress.after(step, run.observer.nonfinite_guard.skipped_steps)
+    run.progress = run.progress.after(step, run.observer.guards.skipped_steps)
     if not stopping and run.validation.is_due(step):
         try:
             validation = validate(run)

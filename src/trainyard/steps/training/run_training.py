@@ -34,10 +34,9 @@ from trainyard.steps.training.fragments import MovingAverage
 from trainyard.steps.training.loop import TrainingRun, save_last_checkpoint, train
 from trainyard.steps.training.observing.flops import flops_per_token, peak_flops_per_second
 from trainyard.steps.training.observing.hang_watch import HangWatch, late_ranks_named
-from trainyard.steps.training.observing.measures import LossSpikes, NonfiniteGuard, StepMeasures, Work
+from trainyard.steps.training.observing.measures import StepGuards, StepMeasures, Work
 from trainyard.steps.training.observing.observer import ProfiledSteps, StepProfiler, TrainingObserver, memory_summary
-from trainyard.steps.training.observing.recorder import Recorder, settings_record
-from trainyard.steps.training.observing.sample_record import SampleRecord
+from trainyard.steps.training.observing.recorder import Recorder, SampleRecord, settings_record
 from trainyard.steps.training.optimizer import OptimizerSettings
 from trainyard.steps.training.precision import DTYPES, Precision
 from trainyard.steps.training.randomness import ask_for_determinism, random_state, restore_random_state, seed_everything
@@ -329,8 +328,7 @@ def _build_observer(
         hang_watch=hang_watch,
         measures=measures,
         recorder=recorder,
-        nonfinite_guard=NonfiniteGuard(settings.nonfinite_steps_limit, progress.skipped_steps),
-        loss_spikes=LossSpikes(settings.loss_spike_factor),
+        guards=StepGuards(settings.nonfinite_steps_limit, settings.loss_spike_factor, progress.skipped_steps),
         profiler=profiler,
         sample_record=sample_record,
     )

@@ -88,7 +88,7 @@ class BetweenSteps(Callback):
             return
         run, step = self._run, self._loader.position.step
         record_steps(run, run.agreement.all_steps(stop=False))
-        run.progress = run.progress.after(step, run.observer.nonfinite_guard.skipped_steps)
+        run.progress = run.progress.after(step, run.observer.guards.skipped_steps)
         run.world.log(f"the module or a callback of it ended the training after step {step.number}")
         self._engine.end()
 

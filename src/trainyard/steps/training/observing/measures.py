@@ -124,44 +124,40 @@ def _slowest_and_fastest(rank_seconds: list[float]) -> dict[str, float | int]:
     }
 
 
-class NonfiniteGuard:
-    """Counts skipped steps; too many in a row end the training."""
+class StepGuards:
+    """Counts steps that were skipped, too many of which in a row end the training, and losses far above the mean of
+    those before."""
 
-    def __init__(self, limit: int, skipped_steps: int) -> None:
+    def __init__(self, nonfinite_steps_limit: int, loss_spike_factor: float, skipped_steps: int = 0) -> None:
         self.skipped_steps = skipped_steps
-        self._limit = limit
-        self._in_a_row = 0
+        self.loss_spikes = 0
+        """Since the start of this attempt."""
+        self._limit, self._skipped_in_a_row = nonfinite_steps_limit, 0
+        self._factor = loss_spike_factor
+        self._losses: deque[float] = deque(maxlen=_MEAN_OVER_STEPS)
 
-    def observe(self, agreed: AgreedStep) -> None:
-        """Count a step. StepError after `limit` skipped ones in a row."""
-        self._in_a_row = 0 if agreed.is_finite else self._in_a_row + 1
-        self.skipped_steps += not agreed.is_finite
-        if self._in_a_row == self._limit:
+    def observe(self, agreed: AgreedStep) -> str | None:
+        """Count a step. Return a warning if its loss is a spike. StepError after too many skipped ones in a row."""
+        if agreed.is_finite:
+            self._skipped_in_a_row = 0
+            return self._spike(agreed)
+        self.skipped_steps += 1
+        self._skipped_in_a_row += 1
+        if self._skipped_in_a_row == self._limit:
             raise StepError(
                 f"the last {self._limit} steps, up to step {agreed.step.number}, had a loss or gradient that is not "
                 "finite; earlier checkpoints are kept. Try a lower --learning-rate or another --precision"
             )
+        return None
 
-
-class LossSpikes:
-    """Notices losses far above the mean of those before; `count` starts with this attempt."""
-
-    def __init__(self, factor: float) -> None:
-        self.count = 0
-        self._factor = factor
-        self._losses: deque[float] = deque(maxlen=_MEAN_OVER_STEPS)
-
-    def observe(self, agreed: AgreedStep) -> str | None:
-        """Return a warning if the step's loss is a spike."""
-        if not agreed.is_finite:
-            return None
+    def _spike(self, agreed: AgreedStep) -> str | None:
         steps = len(self._losses)
         mean = sum(self._losses) / max(1, steps)
         # Spikes count in the mean, so that a plateau is not warned about forever.
         self._losses.append(agreed.loss)
         if steps < _STEPS_BEFORE_WARNING or not 0 < mean * self._factor < agreed.loss:
             return None
-        self.count += 1
+        self.loss_spikes += 1
         return (
             f"loss spike: {agreed.loss:.4g} at step {agreed.step.number} is {agreed.loss / mean:.1f} times the mean of "
             f"the last {steps} steps (--loss-spike-factor {self._factor:g})"

@@ -15,9 +15,8 @@ from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.world import World
 from trainyard.steps.training.agreement import StepClock, StepMarks
 from trainyard.steps.training.observing.hang_watch import HangWatch
-from trainyard.steps.training.observing.measures import LossSpikes, NonfiniteGuard, StepMeasures
-from trainyard.steps.training.observing.recorder import Recorder
-from trainyard.steps.training.observing.sample_record import SampleRecord
+from trainyard.steps.training.observing.measures import StepGuards, StepMeasures
+from trainyard.steps.training.observing.recorder import Recorder, SampleRecord
 from trainyard.steps.training.samples.batches import MicroBatch
 from trainyard.steps.training.samples.plan import AgreedStep, Step
 
@@ -37,8 +36,7 @@ class TrainingObserver:
     hang_watch: HangWatch
     measures: StepMeasures
     recorder: Recorder
-    nonfinite_guard: NonfiniteGuard
-    loss_spikes: LossSpikes
+    guards: StepGuards
     profiler: StepProfiler | None = None
     sample_record: SampleRecord | None = None
 
@@ -100,20 +98,14 @@ class TrainingObserver:
     def check(self, agreed: AgreedStep) -> None:
         """Measure and check a step that all ranks have agreed on. StepError if continuing makes no sense."""
         self.measures.add(agreed)
-        self.nonfinite_guard.observe(agreed)
-        if warning := self.loss_spikes.observe(agreed):
+        if warning := self.guards.observe(agreed):
             self.world.log(warning)
 
     def record(
         self, agreed: AgreedStep, validation: Mapping[str, float], *, failed_saves: int, always: bool = False
     ) -> None:
         """Record the step if it is one of those to record, or `always`."""
-        counts = {
-            "skipped_steps": self.nonfinite_guard.skipped_steps,
-            "loss_spikes": self.loss_spikes.count,
-            "failed_saves": failed_saves,
-        }
-        self.recorder.record(agreed, self.measures, counts, validation, always=always)
+        self.recorder.record(agreed, self.measures, self.guards, validation, failed_saves=failed_saves, always=always)
 
 
 def memory_summary(world: World) -> str:

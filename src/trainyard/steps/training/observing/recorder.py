@@ -1,4 +1,5 @@
-"""What a training reports while it runs: metrics.jsonl, MLflow, and lines in the log. Rank 0 only."""
+"""What a training writes while it runs: on rank 0 metrics.jsonl, MLflow and lines in the log; on every rank, if asked
+for, which samples it took."""
 
 from __future__ import annotations
 
@@ -7,17 +8,20 @@ import itertools
 import json
 import math
 import os
+import re
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from trainyard.settings.batch_arithmetic import BatchArithmetic
 from trainyard.settings.files import os_error_reason
+from trainyard.steps.data.sample_order import Ids
 from trainyard.steps.runtime.files import write_json
-from trainyard.steps.training.observing.measures import StepMeasures
+from trainyard.steps.training.observing.measures import StepGuards, StepMeasures
 from trainyard.steps.training.observing.mlflow_log import MlflowLog
-from trainyard.steps.training.samples.plan import AgreedStep
+from trainyard.steps.training.samples.plan import AgreedStep, Step
 from trainyard.steps.training.used_settings import UsedSettings
 
 Value = TypeVar("Value")
@@ -25,6 +29,7 @@ Value = TypeVar("Value")
 SETTINGS_FILE = "settings.json"
 _LINE_EVERY_SECONDS = 1.0
 METRICS_FILE = "metrics.jsonl"
+_FILE_OF_RANK = re.compile(r"rank-(\d{5,})\.jsonl")
 
 
 class RecordedRanks(Protocol):
@@ -63,7 +68,9 @@ class Recorder:
     def __init__(self, world: RecordedRanks, folder: Path, log_every_steps: int, total_steps: int) -> None:
         self._world, self._folder = world, folder
         self._log_every_steps, self._total_steps = log_every_steps, total_steps
-        self._file: MetricsFile | None = None
+        self._file: StepLines | None = None
+        self._line_before: Mapping[str, Any] = {}
+        """The last one that an earlier attempt wrote."""
         self._mlflow: MlflowLog | None = None
         self._last_line = 0.0
         self._is_complete = False
@@ -87,10 +94,12 @@ class Recorder:
             self._mlflow = MlflowLog()
             self._mlflow.parameters(parameters)
             if starts_over:
-                set_metrics_aside(self._folder)
-            self._file = MetricsFile(self._folder, steps_done)
-            for line in self._file.earlier_lines:
-                self._mlflow.metrics(_figures(line), line["step"])
+                _set_metrics_aside(self._folder)
+            file = self._folder / METRICS_FILE
+            for text in lines_up_to(file, steps_done):
+                self._line_before = json.loads(text)
+                self._mlflow.metrics(_figures(self._line_before), self._line_before["step"])
+            self._file = StepLines(file, steps_done)
             write_json(self._folder / SETTINGS_FILE, settings)
             self._mlflow.artifact(self._folder / SETTINGS_FILE)
 
@@ -98,9 +107,10 @@ class Recorder:
         self,
         agreed: AgreedStep,
         measures: StepMeasures,
-        counts: Mapping[str, int],
+        guards: StepGuards,
         validation: Mapping[str, float],
         *,
+        failed_saves: int,
         always: bool = False,
     ) -> None:
         """Record the step if it is one to record. Times are over the steps since the last record."""
@@ -118,7 +128,9 @@ class Recorder:
                 "grad_norm": agreed.gradient_norm,
                 **measures.window(),
                 "peak_memory_bytes": self._world.peak_memory_bytes(),
-                **counts,
+                "skipped_steps": guards.skipped_steps,
+                "loss_spikes": guards.loss_spikes,
+                "failed_saves": failed_saves,
                 **_named(validation),
                 **(measures.whole() if step.is_last else {}),
             },
@@ -128,8 +140,9 @@ class Recorder:
     def add_validation(self, step_number: int, validation: Mapping[str, float]) -> None:
         """Add the validation that the last line of an earlier attempt lacks, if that is the step's."""
         self.last_validation = validation
-        if self._file is not None and self._file.last_line.get("step") == step_number:
-            self._write({**self._file.take_back_last_line(), **_named(validation)}, print_always=True)
+        if self._file is not None and self._line_before.get("step") == step_number:
+            self._file.remove_last_line()
+            self._write({**self._line_before, **_named(validation)}, print_always=True)
 
     def complete(self) -> None:
         """Note that the training is complete: if closed before, its run in MLflow counts as failed."""
@@ -144,7 +157,9 @@ class Recorder:
 
     def _write(self, metrics: dict[str, Any], *, print_always: bool) -> None:
         if self._file is not None and self._mlflow is not None:
-            self._file.write(metrics)
+            # A number that is not finite becomes null, since JSON cannot express it.
+            finite = {name: value for name, value in metrics.items() if value is not None and math.isfinite(value)}
+            self._file.write(dict.fromkeys(metrics) | finite)
             self._mlflow.metrics(_figures(metrics), metrics["step"])
             self._print(metrics, always=print_always)
 
@@ -175,67 +190,105 @@ def _named(validation: Mapping[str, float]) -> dict[str, float]:
     return {f"validation_{name}": value for name, value in validation.items()}
 
 
-class MetricsFile:
-    """Appends to metrics.jsonl, on rank 0; each line is with the operating system when `write` returns."""
-
-    def __init__(self, folder: Path, steps_done: int) -> None:
-        file = folder / METRICS_FILE
-        kept = _lines_up_to(file, steps_done)
-        self.earlier_lines: list[dict[str, Any]] = [json.loads(line) for line in kept]
-        """What is kept from an earlier attempt, as it was written."""
-        self._last_line_starts = sum(len(line.encode()) for line in kept[:-1])
-        self._has_reported = False
-        if kept:
-            # Whatever ends this process now, the earlier lines are in one of the two files.
-            beside = file.with_name(f"{METRICS_FILE}.new")
-            beside.write_text("".join(kept), encoding="utf-8")
-            os.replace(beside, file)
-        self._stream = file.open("a" if kept else "w", encoding="utf-8")
-
-    def write(self, metrics: Mapping[str, float | int | None]) -> None:
-        """Write one line. A number that is not finite becomes null, since JSON cannot express it."""
-        finite = {
-            name: value if value is not None and math.isfinite(value) else None for name, value in metrics.items()
-        }
-        try:
-            self._stream.write(json.dumps(finite) + "\n")
-            self._stream.flush()
-        except OSError as failure:
-            self._report(failure)
-
-    def take_back_last_line(self) -> dict[str, Any]:
-        """Remove and return the newest line kept from an earlier attempt. Only before anything is written."""
-        try:
-            self._stream.seek(self._last_line_starts)
-            self._stream.truncate()
-        except OSError as failure:
-            self._report(failure)
-        return self.last_line
+class TakenSamples(Protocol):
+    """What a rank passes through its model at once."""
 
     @property
-    def last_line(self) -> dict[str, Any]:
-        """The newest line kept from an earlier attempt; empty if there is none."""
-        return self.earlier_lines[-1] if self.earlier_lines else {}
+    def sample_ids(self) -> Ids:
+        """The samples, in order."""
+
+    @property
+    def is_stand_in(self) -> bool:
+        """Whether they do not count."""
+
+
+class SampleRecord:
+    """Which samples a rank took at each step, for debugging data: one file per rank.
+
+    A line of rank-00000.jsonl is `{"step": 7, "epoch": 1, "sample_ids": [31, 4, …]}`, in the order in which the rank
+    took them. Over all files each step appears once per rank, and each epoch has every sample once, also after a resume
+    at another world size. The numbers of several datasets go on from one to the next.
+    """
+
+    def __init__(self, folder: Path, rank: int, world_size: int, steps_done: int) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        for file in folder.iterdir():
+            name = _FILE_OF_RANK.fullmatch(file.name)
+            # Files of ranks that only a larger world had are truncated by those that exist now.
+            if name and int(name[1]) % world_size == rank:
+                StepLines(file, steps_done).close()
+        self._lines = StepLines(folder / f"rank-{rank:05d}.jsonl", steps_done)
+        self.close = self._lines.close
+
+    def write(self, step: Step, micro_batches: Sequence[TakenSamples]) -> None:
+        """Record a step's samples, but no stand-ins, which only keep a rank without samples in step."""
+        batches = [batch for batch in micro_batches if not batch.is_stand_in]
+        sample_ids = [number for batch in batches for number in batch.sample_ids.tolist()]
+        self._lines.write({"step": step.number, "epoch": step.epoch, "sample_ids": sample_ids})
+
+
+class StepLines:
+    """A file with a line of JSON for each step, which a resumed training continues after the step it resumes from."""
+
+    def __init__(self, file: Path, steps_done: int) -> None:
+        kept = [len(line) for line in lines_up_to(file, steps_done)]
+        self._file, self._size_before_last_line = file, sum(kept[:-1])
+        self._rest = b""
+        """Of a line that could only be written in part."""
+        self._has_warned = False
+        if kept:
+            os.truncate(file, sum(kept))
+        self._stream = file.open("ab" if kept else "wb", buffering=0)
+
+    def write(self, line: Mapping[str, Any]) -> None:
+        """Write one line; it is with the operating system when this returns.
+
+        If that fails, the line is left out and the log says so once: a training is worth more than its records.
+        """
+        try:
+            self._write_rest()
+            self._rest = json.dumps(line).encode() + b"\n"
+            self._write_rest()
+        except OSError as failure:
+            if not self._has_warned:
+                reason = os_error_reason(failure)
+                print(f"warning: cannot write {self._file}, and the training continues without: {reason}", flush=True)
+            self._has_warned = True
+
+    def _write_rest(self) -> None:
+        while self._rest:
+            self._rest = self._rest[self._stream.write(self._rest) :]
+
+    def remove_last_line(self) -> None:
+        """Remove the last line of an earlier attempt. Only before anything is written."""
+        os.truncate(self._file, self._size_before_last_line)
 
     def close(self) -> None:
         """Close the file."""
-        try:
+        with suppress(OSError):
             self._stream.close()
-        except OSError as failure:
-            self._report(failure)
-
-    def _report(self, failure: OSError) -> None:
-        """Report a failure once, and continue: a training is worth more than its log."""
-        if not self._has_reported:
-            print(
-                f"warning: cannot write {self._stream.name}, and the training continues without: "
-                f"{os_error_reason(failure)}",
-                flush=True,
-            )
-        self._has_reported = True
 
 
-def set_metrics_aside(folder: Path) -> None:
+def lines_up_to(file: Path, steps_done: int) -> Iterator[bytes]:
+    """Yield the lines of steps that a resumed training does not repeat, up to a half-written one."""
+    if steps_done == 0 or not file.is_file():
+        return
+    with file.open("rb") as lines:
+        for line in lines:
+            if _step_of(line) > steps_done:
+                return
+            yield line
+
+
+def _step_of(line: bytes) -> float:
+    try:
+        step: int = json.loads(line)["step"]
+    except (ValueError, RecursionError, KeyError, TypeError):
+        return math.inf
+    return step if line.endswith(b"\n") else math.inf
+
+
+def _set_metrics_aside(folder: Path) -> None:
     """Rename the metrics of a training that is not continued."""
     file = folder / METRICS_FILE
     if file.is_file() and file.stat().st_size:
@@ -243,18 +296,3 @@ def set_metrics_aside(folder: Path) -> None:
         aside = next(name for name in names if not name.exists())
         file.rename(aside)
         print(f"--resume never: moved the existing metrics to {aside}", flush=True)
-
-
-def _lines_up_to(file: Path, steps_done: int) -> list[str]:
-    """Return the lines of steps that the resumed training will not repeat. A half-written last line is dropped."""
-    if steps_done == 0 or not file.is_file():
-        return []
-    kept = []
-    for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
-        try:
-            step = json.loads(line)["step"]
-        except (ValueError, RecursionError, KeyError, TypeError):
-            continue
-        if isinstance(step, int) and step <= steps_done:
-            kept.append(line + "\n")
-    return kept

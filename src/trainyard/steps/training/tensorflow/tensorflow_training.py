@@ -26,9 +26,8 @@ from trainyard.steps.runtime.errors import STOPPED_EXIT_CODE, SetupError, StepEr
 from trainyard.steps.runtime.files import require_writable
 from trainyard.steps.runtime.flags import GivenSettings
 from trainyard.steps.runtime.packages import python_and_packages
-from trainyard.steps.training.observing.measures import LossSpikes, NonfiniteGuard, StepMeasures, Work
-from trainyard.steps.training.observing.recorder import Recorder, settings_record
-from trainyard.steps.training.observing.sample_record import SampleRecord
+from trainyard.steps.training.observing.measures import StepGuards, StepMeasures, Work
+from trainyard.steps.training.observing.recorder import Recorder, SampleRecord, settings_record
 from trainyard.steps.training.samples.plan import AgreedStep, Progress, Step, StepTimes, TrainingPlan
 from trainyard.steps.training.schedule import Schedule
 from trainyard.steps.training.stopping import ScheduledEvents, StopRequest, choose_url
@@ -71,8 +70,7 @@ class TensorFlowRun:
     checkpoints: TensorFlowCheckpoints
     recorder: Recorder
     measures: StepMeasures
-    nonfinite_guard: NonfiniteGuard
-    loss_spikes: LossSpikes
+    guards: StepGuards
     stop_request: StopRequest
     progress: Progress
     sample_record: SampleRecord | None = None
@@ -187,8 +185,7 @@ def _build(
         checkpoints=checkpoints,
         recorder=recorder,
         measures=StepMeasures(Work(), lambda: samples.wait_seconds, lambda: checkpoints.stall_seconds),
-        nonfinite_guard=NonfiniteGuard(settings.nonfinite_steps_limit, progress.skipped_steps),
-        loss_spikes=LossSpikes(settings.loss_spike_factor),
+        guards=StepGuards(settings.nonfinite_steps_limit, settings.loss_spike_factor, progress.skipped_steps),
         stop_request=stop_request,
         progress=progress,
     )
@@ -267,8 +264,10 @@ def train(run: TensorFlowRun) -> bool:
         seconds = time.perf_counter() - began
         times = StepTimes(seconds, seconds)
         agreed = AgreedStep(step, learning_rate, figures.loss, figures.gradient_norm, figures.stop, [0.0], times)
-        _check(run, agreed)
-        run.progress = run.progress.after(step, run.nonfinite_guard.skipped_steps)
+        run.measures.add(agreed)
+        if warning := run.guards.observe(agreed):
+            run.tasks.log(warning)
+        run.progress = run.progress.after(step, run.guards.skipped_steps)
         if _close_step(run, agreed):
             return False
     return True
@@ -284,13 +283,6 @@ def _may_begin(run: TensorFlowRun) -> bool:
     return True
 
 
-def _check(run: TensorFlowRun, agreed: AgreedStep) -> None:
-    run.measures.add(agreed)
-    run.nonfinite_guard.observe(agreed)
-    if warning := run.loss_spikes.observe(agreed):
-        run.tasks.log(warning)
-
-
 def _close_step(run: TensorFlowRun, agreed: AgreedStep) -> bool:
     """Evaluate, record and save what is due. Return whether to stop before the end."""
     step = agreed.step
@@ -298,13 +290,11 @@ def _close_step(run: TensorFlowRun, agreed: AgreedStep) -> bool:
     validation: Mapping[str, float] = MappingProxyType({})
     if validation_is_due and not agreed.stop:
         validation = _validate(run)
-    counts = {
-        "skipped_steps": run.nonfinite_guard.skipped_steps,
-        "loss_spikes": run.loss_spikes.count,
-        "failed_saves": run.checkpoints.failed_saves,
-    }
     # The next attempt makes up for a validation that did not happen, in this step's line.
-    run.recorder.record(agreed, run.measures, counts, validation, always=validation_is_due)
+    failed_saves = run.checkpoints.failed_saves
+    run.recorder.record(
+        agreed, run.measures, run.guards, validation, failed_saves=failed_saves, always=validation_is_due
+    )
     every = run.settings.checkpoint_every_steps
     # The model comes before the last checkpoint, whose folder may be full, unless this process may be killed soon.
     if agreed.stop or (every > 0 and step.number % every == 0 and not step.is_last):
