@@ -27,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def train_horovod(given: GivenSettings[TrainHorovod]) -> int:
     """Train with the Horovod engine."""
     stop_request = StopRequest.of(given.step)  # first, since the next imports take seconds, for torch
-    from trainyard.steps.runtime.packages import require_packages
+    from trainyard.steps.runtime.imports import require_packages
 
     require_packages("train_horovod", _HOW_TO_INSTALL, "horovod.torch")
     from trainyard.steps.training.engines.horovod_engine import HorovodEngine

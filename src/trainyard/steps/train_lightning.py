@@ -24,7 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def train_lightning(given: GivenSettings[TrainLightning]) -> int:
     """Train with Lightning's Trainer."""
     stop_request = StopRequest.of(given.step)  # first, since the next imports take seconds, for torch
-    from trainyard.steps.runtime.packages import from_extra, require_packages
+    from trainyard.steps.runtime.imports import from_extra, require_packages
 
     require_packages("train_lightning", from_extra("lightning"), "lightning.pytorch")
     from trainyard.steps.training.lightning.lightning_training import run_lightning

@@ -25,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def train_tensorflow(given: GivenSettings[TrainTensorFlow]) -> int:
     """Train with one of TensorFlow's strategies."""
     stop_request = StopRequest.of(given.step)  # first, since the next imports take seconds, for TensorFlow
-    from trainyard.steps.runtime.packages import from_extra, require_packages
+    from trainyard.steps.runtime.imports import from_extra, require_packages
     from trainyard.steps.training.tensorflow.tf_config import read_cluster
 
     read_cluster(os.environ)  # before TensorFlow is imported, which takes seconds

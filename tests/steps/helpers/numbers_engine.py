@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from trainyard.steps.runtime.durable_files import write_durably
+from trainyard.steps.runtime.files import write_durably
 from trainyard.steps.training.checkpoints.commit import Commit, SavedFile, write_commit
 from trainyard.steps.training.checkpoints.saving import HostCopy
 from trainyard.steps.training.checkpoints.state_files import (

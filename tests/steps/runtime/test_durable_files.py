@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.steps.runtime.durable_files import BLOCK_BYTES, write_durably
+from trainyard.steps.runtime.files import BLOCK_BYTES, write_durably
 
 
 @pytest.mark.parametrize("before", [0, 7, BLOCK_BYTES])

@@ -12,7 +12,7 @@ from trainyard.steps.data.dataset.manifest import read_manifest
 from trainyard.steps.data.dataset.reader import SplitReader
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.files import require_writable
-from trainyard.steps.runtime.packages import from_extra, require_packages
+from trainyard.steps.runtime.imports import from_extra, require_packages
 from trainyard.steps.training.adapters import load_trained_model, require_base_of_adapters
 from trainyard.steps.training.randomness import ask_for_determinism
 from trainyard.steps.training.samples.batches import as_tensors

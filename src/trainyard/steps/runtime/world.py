@@ -16,9 +16,9 @@ import torch
 import torch.distributed as dist
 
 from trainyard.steps.runtime.errors import LostConnection, StepError
+from trainyard.steps.runtime.imports import python_and_packages
 from trainyard.steps.runtime.long_work import peak_resident_bytes, usable_processors
 from trainyard.steps.runtime.meeting import HashStore, Meeting
-from trainyard.steps.runtime.packages import python_and_packages
 from trainyard.steps.runtime.rank_variables import RankVariables, read_rank_variables
 
 Value = TypeVar("Value")

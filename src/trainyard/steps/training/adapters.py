@@ -15,7 +15,7 @@ from trainyard.settings.steps.training import Training
 from trainyard.steps.data.dataset.manifest import Manifest
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.files import find_model
-from trainyard.steps.runtime.packages import from_extra, require_packages
+from trainyard.steps.runtime.imports import from_extra, require_packages
 from trainyard.steps.runtime.world import World
 from trainyard.steps.training.from_transformers import has_weights, model_digest, model_folder
 from trainyard.steps.training.precision import DTYPES

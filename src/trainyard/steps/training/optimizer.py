@@ -12,7 +12,7 @@ import torch
 
 from trainyard.settings.steps.tasks import TaskSettings
 from trainyard.settings.steps.training import LEAST_NORM, Training
-from trainyard.steps.runtime.packages import from_extra, require_packages
+from trainyard.steps.runtime.imports import from_extra, require_packages
 from trainyard.steps.training.precision import LossScale
 
 

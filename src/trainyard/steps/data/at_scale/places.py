@@ -13,7 +13,7 @@ from typing import IO, Any, Literal
 from trainyard.settings.files import os_errors_name
 from trainyard.steps.data.text.compression import SourcePath
 from trainyard.steps.runtime.errors import StepError
-from trainyard.steps.runtime.packages import from_extra, require_packages
+from trainyard.steps.runtime.imports import from_extra, require_packages
 
 _ADDRESS = re.compile(r"([a-z][a-z0-9+.-]+):/+(.+)")
 

@@ -16,7 +16,7 @@ import trainyard
 from trainyard.settings.files import describe_os_error
 from trainyard.steps.data.text.text_source import TextFile
 from trainyard.steps.runtime.errors import SetupError, StepError
-from trainyard.steps.runtime.packages import from_extra, require_packages
+from trainyard.steps.runtime.imports import from_extra, require_packages
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.settings.files import os_errors_name
-from trainyard.steps.runtime.durable_files import make_names_durable, write_durably
 from trainyard.steps.runtime.errors import StepError
+from trainyard.steps.runtime.files import make_names_durable, write_durably
 from trainyard.steps.training.samples.plan import Progress
 
 COMMIT_FILE = "commit.json"

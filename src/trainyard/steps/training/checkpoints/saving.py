@@ -15,8 +15,8 @@ from pathlib import Path
 
 import torch
 
-from trainyard.steps.runtime.durable_files import make_names_durable, write_durably
 from trainyard.steps.runtime.errors import StepError
+from trainyard.steps.runtime.files import make_names_durable, write_durably
 from trainyard.steps.training.checkpoints.checkpoint_to_resume import remove_checkpoint
 from trainyard.steps.training.checkpoints.collectives import Ranks
 from trainyard.steps.training.checkpoints.commit import Commit, SavedFile, write_commit

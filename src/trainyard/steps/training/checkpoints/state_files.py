@@ -21,8 +21,8 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
-from trainyard.steps.runtime.durable_files import BLOCK_BYTES
 from trainyard.steps.runtime.errors import StepError
+from trainyard.steps.runtime.files import BLOCK_BYTES
 from trainyard.steps.training.checkpoints.collectives import Ranks
 from trainyard.steps.training.checkpoints.commit import BrokenCheckpoint, Commit
 from trainyard.steps.training.engines.engine import Engine

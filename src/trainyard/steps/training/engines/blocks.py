@@ -22,7 +22,7 @@ from torch.utils.checkpoint import (
 
 from trainyard.settings.steps.training import Training
 from trainyard.steps.runtime.errors import StepError
-from trainyard.steps.runtime.packages import from_extra, require_packages
+from trainyard.steps.runtime.imports import from_extra, require_packages
 
 _LEAST_SHARE = 0.1
 """Of the model's parameters: a smaller list, such as one of heads, is not worth a separate exchange per element."""

@@ -30,7 +30,7 @@ from trainyard.steps.data.dataset.reader import SplitReader
 from trainyard.steps.data.mixture import Mixture
 from trainyard.steps.data.sample_order import Ids, SampleOrder
 from trainyard.steps.runtime.errors import SetupError, StepError
-from trainyard.steps.runtime.named_code import arguments_from_json, import_named
+from trainyard.steps.runtime.imports import arguments_from_json, import_named
 from trainyard.steps.runtime.world import World
 from trainyard.steps.training.lightning.loader import pieces_of_share
 from trainyard.steps.training.samples.batches import Batches, MicroBatch, Prepared, Tensors, draws_of_samples

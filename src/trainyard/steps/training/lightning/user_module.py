@@ -18,7 +18,7 @@ from trainyard.settings.steps.training import IGNORED_WITH_MODULE, TrainLightnin
 from trainyard.steps.data.dataset.manifest import Manifest
 from trainyard.steps.runtime.errors import SetupError, StepError
 from trainyard.steps.runtime.flags import GivenSettings
-from trainyard.steps.runtime.named_code import arguments_from_json, import_named
+from trainyard.steps.runtime.imports import arguments_from_json, import_named
 from trainyard.steps.training.samples.batches import Tensors
 from trainyard.steps.training.tasks.chosen import ChosenTask, choose_task
 from trainyard.steps.training.tasks.task import Task

@@ -14,7 +14,7 @@ from trainyard.settings.task_fields import TaskError, task_fields, task_location
 from trainyard.steps.data.dataset.manifest import Manifest
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.files import read_json_object, write_json
-from trainyard.steps.runtime.named_code import import_named
+from trainyard.steps.runtime.imports import import_named
 from trainyard.steps.training.tasks.task import Task
 
 _BUILT_IN_CLASSES = {

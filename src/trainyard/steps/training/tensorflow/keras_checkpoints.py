@@ -16,8 +16,8 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from trainyard.settings.files import describe_os_error
-from trainyard.steps.runtime.durable_files import make_names_durable, write_durably
 from trainyard.steps.runtime.errors import StepError
+from trainyard.steps.runtime.files import make_names_durable, write_durably
 from trainyard.steps.training.checkpoints.checkpoint_to_resume import (
     OneRank,
     choose_checkpoint,

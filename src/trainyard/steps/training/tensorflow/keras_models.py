@@ -11,7 +11,7 @@ from trainyard.settings.steps.tasks import HALF_RANGE
 from trainyard.settings.steps.train_tensorflow import TrainTensorFlow
 from trainyard.steps.data.dataset.manifest import Manifest
 from trainyard.steps.runtime.errors import SetupError, StepError
-from trainyard.steps.runtime.named_code import arguments_from_json, import_named
+from trainyard.steps.runtime.imports import arguments_from_json, import_named
 
 _CHANNELS = (32, 64)
 

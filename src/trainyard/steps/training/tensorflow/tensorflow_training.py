@@ -25,7 +25,7 @@ from trainyard.steps.data.dataset.shards import verify_dataset
 from trainyard.steps.runtime.errors import STOPPED_EXIT_CODE, SetupError, StepError
 from trainyard.steps.runtime.files import require_writable
 from trainyard.steps.runtime.flags import GivenSettings
-from trainyard.steps.runtime.packages import python_and_packages
+from trainyard.steps.runtime.imports import python_and_packages
 from trainyard.steps.training.observing.measures import StepGuards, StepMeasures, Work
 from trainyard.steps.training.observing.recorder import Recorder, SampleRecord, settings_record
 from trainyard.steps.training.samples.plan import AgreedStep, Progress, Step, StepTimes, TrainingPlan

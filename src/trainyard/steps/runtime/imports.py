@@ -1,4 +1,4 @@
-"""Packages that only some steps need, asked for before anything else is done."""
+"""What is imported by its name: packages that only some steps need, and a user's own code with its arguments."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import importlib
 import platform
 from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
-from trainyard.steps.runtime.errors import SetupError
+from trainyard.steps.runtime.errors import SetupError, StepError
+from trainyard.steps.runtime.files import parse_json
 
 
 def require_packages(what: str, how_to_install: str, *names: str) -> None:
@@ -43,3 +45,31 @@ def python_and_packages(packages: Iterable[str]) -> dict[str, str]:
 def from_extra(extra: str) -> str:
     """How the packages of an extra of Trainyard are installed."""
     return f'pip install "trainyard-azureml[{extra}]"'
+
+
+def import_named(flag: str, path: str, kind: str) -> Any:
+    """Return what `package.module:name` names. SetupError, with the flag, says why there is no such `kind`."""
+    module_name, colon, name = path.partition(":")
+    if not (colon and all(part.isidentifier() for part in (*module_name.split("."), name))):
+        raise SetupError(f"{flag} {path}: expected package.module:{kind}")
+    try:
+        module = importlib.import_module(module_name)  # may import: not trainyard
+    except ModuleNotFoundError as failure:
+        raise SetupError(f"{flag} {path}: the module {failure.name} is missing") from None
+    found = getattr(module, name, None)
+    if found is None:
+        raise SetupError(f"{flag} {path}: {module_name} has no {kind.lower()} {name}")
+    return found
+
+
+def arguments_from_json(flag: str, text: str | None) -> dict[str, Any]:
+    """Return named arguments that were given as a JSON object. SetupError, with the flag, for anything else."""
+    if text is None:
+        return {}
+    try:
+        found = parse_json(text, f"{flag} {text}")
+    except StepError as mistake:
+        raise SetupError(str(mistake)) from None
+    if not isinstance(found, dict):
+        raise SetupError(f'{flag} must be a JSON object such as {{"hidden_size": 64}}; found {text}')
+    return found

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from trainyard.steps.runtime.errors import SetupError
-from trainyard.steps.runtime.packages import from_extra, require_packages
+from trainyard.steps.runtime.imports import from_extra, require_packages
 
 
 @pytest.mark.parametrize(
