@@ -34,6 +34,11 @@ what is computed changes, by more than rounding, and is logged; attempt: where a
 _AZURE_TYPE_OF = {str: "string", int: "integer", float: "number", bool: "boolean"}
 
 
+def flag_of(name: str) -> str:
+    """Return a setting's command-line flag: `learning_rate` becomes `--learning-rate`."""
+    return "--" + name.replace("_", "-")
+
+
 @dataclass(frozen=True)
 class StepField:
     """One setting of a step, in Azure ML's terms.
@@ -65,7 +70,7 @@ class StepField:
     @property
     def flag(self) -> str:
         """The command-line flag: `learning_rate` becomes `--learning-rate`."""
-        return "--" + self.name.replace("_", "-")
+        return flag_of(self.name)
 
     @property
     def summary(self) -> str:

@@ -26,7 +26,7 @@ def train_tensorflow(given: GivenSettings[TrainTensorFlow]) -> int:
     """Train with one of TensorFlow's strategies."""
     stop_request = StopRequest.of(given.step)  # first, since the next imports take seconds, for TensorFlow
     from trainyard.steps.runtime.imports import from_extra, require_packages
-    from trainyard.steps.training.tensorflow.tf_config import read_cluster
+    from trainyard.steps.training.tensorflow.cluster import read_cluster
 
     read_cluster(os.environ)  # before TensorFlow is imported, which takes seconds
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # of TensorFlow's own log, warnings and errors

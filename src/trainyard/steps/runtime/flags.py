@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, NoReturn, TypeVar
 
-from trainyard.settings.step_fields import StepField, step_fields
+from trainyard.settings.step_fields import StepField, flag_of, step_fields
 from trainyard.settings.task_fields import TaskError, fields_with_task
 from trainyard.settings.written_settings import (
     SettingValue,
@@ -106,7 +106,7 @@ def _parse(
         parser.error(f"the following arguments are required: {', '.join(missing)}")
     origins = {
         **{key: written.origin for key, written in file.items()},
-        **{name: "--" + name.replace("_", "-") for name in flags},
+        **{name: flag_of(name) for name in flags},
         **{key: written.origin for key, written in overrides.items()},
     }
     own_values = {field.name: values.get(field.name, field.default) for field in own}

@@ -13,8 +13,7 @@ from tensorflow_tasks import arguments_for, tf_config
 
 from trainyard.steps import train_tensorflow
 from trainyard.steps.runtime.errors import SetupError, StepError
-from trainyard.steps.training.tensorflow.meeting_of_tasks import Tasks, meet
-from trainyard.steps.training.tensorflow.tf_config import ClusterPlace, read_cluster
+from trainyard.steps.training.tensorflow.cluster import ClusterPlace, Tasks, meet, read_cluster
 
 WORKERS = ["host0:2222", "host1:2222"]
 

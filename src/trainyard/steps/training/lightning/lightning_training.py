@@ -6,24 +6,28 @@ import logging
 import warnings
 from typing import Any, Literal
 
+import numpy as np
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.strategies import ParallelStrategy
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from trainyard.settings.steps.training import TrainLightning
+from trainyard.steps.data.sample_order import Ids
 from trainyard.steps.runtime.errors import SetupError, StepError
 from trainyard.steps.runtime.flags import GivenSettings
+from trainyard.steps.runtime.world import World
 from trainyard.steps.training.engines.engine import Engine
-from trainyard.steps.training.lightning.callback import BetweenSteps, TaskModule
 from trainyard.steps.training.lightning.lightning_engine import LightningEngine
-from trainyard.steps.training.lightning.loader import PlannedLoader, ValidationShare
 from trainyard.steps.training.lightning.strategies import KnownRanks, ReplicatedStrategy, ShardedStrategy
-from trainyard.steps.training.lightning.user_data import UserBatches, UserValidation, choose_data
+from trainyard.steps.training.lightning.trainer_parts import BetweenSteps, PlannedLoader, TaskModule, ValidationShare
+from trainyard.steps.training.lightning.user_data import UserBatches, choose_data
 from trainyard.steps.training.lightning.user_module import choose_module
 from trainyard.steps.training.loop import TrainingRun, may_begin
 from trainyard.steps.training.request import CheckedRequest, check_request
 from trainyard.steps.training.run_training import run_training
+from trainyard.steps.training.samples.batches import as_tensors
+from trainyard.steps.training.samples.plan import even_part
 from trainyard.steps.training.stopping import StopRequest
 
 _PRECISIONS: dict[str, Literal["32-true", "bf16-mixed", "16-mixed"]] = {
@@ -132,13 +136,29 @@ def _count_micro_batches_again(checkpoint: dict[str, Any], done: int) -> None:
         counters[name] += difference
 
 
-def _validation_of(module: LightningModule, run: TrainingRun) -> ValidationShare | UserValidation | None:
+def _validation_of(module: LightningModule, run: TrainingRun) -> ValidationShare | None:
     """Return this rank's share of the samples, or None if there are none, or the module has no validation_step."""
-    if run.validation.split is None or not is_overridden("validation_step", module):
+    split = run.validation.split
+    if split is None or not is_overridden("validation_step", module):
         return None
+    pieces = _pieces_of_share(split.samples, run.world, run.settings.micro_batch_size)
     if isinstance(run.batches, UserBatches):
-        return run.batches.validation(run.world, run.settings.micro_batch_size)
-    return ValidationShare(run)
+        loader = run.batches.validation(pieces)
+        return ValidationShare(len(pieces), lambda: (batch for _, batch in loader))
+    return ValidationShare(len(pieces), lambda: (as_tensors(split.gather(each), pin=False) for each in pieces))
+
+
+def _pieces_of_share(samples: int, world: World, micro_batch_size: int) -> list[Ids]:
+    """Return one rank's share of a split, in as many pieces as every other rank's.
+
+    A piece without samples repeats one, as Lightning's own sampler does: a mean over none would be NaN for all ranks.
+    """
+    start, stop = even_part(samples, world.rank, world.size)
+    largest_share = -(-samples // world.size)
+    number = -(-largest_share // micro_batch_size)
+    bounds = [even_part(stop - start, piece, number) for piece in range(number)]
+    ids = np.arange(samples, dtype=np.int64)
+    return [ids[start + first : start + last] if first < last else ids[:1] for first, last in bounds]
 
 
 def _strategy(run: TrainingRun, engine: LightningEngine) -> ParallelStrategy:

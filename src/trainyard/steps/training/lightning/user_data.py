@@ -12,7 +12,7 @@ import json
 import random
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
@@ -24,6 +24,7 @@ from lightning.pytorch import LightningDataModule
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, RandomSampler, SequentialSampler
 
+from trainyard.settings.step_fields import flag_of
 from trainyard.settings.steps.training import IGNORED_WITH_DATA_MODULE, Training, TrainLightning
 from trainyard.steps.data.dataset.manifest import Manifest, Split
 from trainyard.steps.data.dataset.reader import SplitReader
@@ -32,7 +33,6 @@ from trainyard.steps.data.sample_order import Ids, SampleOrder
 from trainyard.steps.runtime.errors import SetupError, StepError
 from trainyard.steps.runtime.imports import arguments_from_json, import_named
 from trainyard.steps.runtime.world import World
-from trainyard.steps.training.lightning.loader import pieces_of_share
 from trainyard.steps.training.samples.batches import Batches, MicroBatch, Prepared, Tensors, draws_of_samples
 from trainyard.steps.training.samples.plan import Step, TrainingPlan
 from trainyard.steps.training.samples.training_data import TrainingData
@@ -216,11 +216,10 @@ class UserBatches:
         """End the worker processes."""
         self._taken = iter(())
 
-    def validation(self, world: World, micro_batch_size: int) -> UserValidation:
-        """Return this rank's share of the samples to validate on."""
-        pieces = pieces_of_share(self.data.first.splits[SPLIT].samples, world, micro_batch_size)
+    def validation(self, pieces: Sequence[Ids]) -> DataLoader[Any]:
+        """Return what loads samples to validate on: their numbers, and the batch."""
         requests = [_Request(each, draws_of_samples(each, self._seed, _NOT_DRAWN)) for each in pieces]
-        return UserValidation(self.data.loader_of(SPLIT, requests), len(requests))
+        return self.data.loader_of(SPLIT, requests)
 
     def _steps(self) -> Iterator[Step]:
         for number in range(self._steps_done + 1, self._plan.total_steps + 1):
@@ -232,20 +231,6 @@ class UserBatches:
             for each in self._plan.micro_batches(step, self._rank):
                 sample_ids = order.sample_ids(each.start, each.stop)
                 yield _Request(sample_ids, draws_of_samples(sample_ids, self._seed, step.epoch))
-
-
-class UserValidation:
-    """Yields this rank's share of the samples to validate on."""
-
-    def __init__(self, loader: DataLoader[Any], batches: int) -> None:
-        self._loader, self._batches = loader, batches
-
-    def __len__(self) -> int:
-        return self._batches
-
-    def __iter__(self) -> Iterator[Any]:
-        for _, tensors in self._loader:
-            yield tensors
 
 
 def choose_data(path: str, settings: TrainLightning) -> UserData:
@@ -262,9 +247,8 @@ def choose_data(path: str, settings: TrainLightning) -> UserData:
         raise SetupError(f"--data-module {path}: {class_name} lacks train_dataloader, which Lightning needs")
     for name in IGNORED_WITH_DATA_MODULE:
         if getattr(settings, name) != getattr(TrainLightning, name):
-            flag = name.replace("_", "-")
             raise StepError(
-                f"--{flag} has no effect on --data-module {path}, which reads its data itself; leave it out"
+                f"{flag_of(name)} has no effect on --data-module {path}, which reads its data itself; leave it out"
             )
     if _FOLDER_ARGUMENT in inspect.signature(found).parameters:
         arguments = {_FOLDER_ARGUMENT: str(settings.data), **arguments}

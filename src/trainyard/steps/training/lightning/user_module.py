@@ -12,7 +12,7 @@ import torch
 from lightning.pytorch import LightningModule
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
-from trainyard.settings.step_fields import parameter
+from trainyard.settings.step_fields import flag_of, parameter
 from trainyard.settings.steps.tasks import TaskSettings
 from trainyard.settings.steps.training import IGNORED_WITH_MODULE, TrainLightning
 from trainyard.steps.data.dataset.manifest import Manifest
@@ -88,7 +88,7 @@ def choose_module(path: str, given: GivenSettings[TrainLightning]) -> ChosenTask
     if not is_overridden("validation_step", module_class, parent=LightningModule):
         for name in _NEED_VALIDATION:
             if getattr(settings, name):
-                raise StepError(f"{_flag(name)} needs a validation_step, which --module {path} does not have; add one")
+                raise StepError(f"{flag_of(name)} needs a validation_step, which --module {path} lacks; add one")
     if settings.strategy == "fsdp2" and not is_overridden("configure_model", module_class, parent=LightningModule):
         raise SetupError(
             f"--module {path}: {module_class.__name__} lacks configure_model, in which --strategy fsdp2 expects "
@@ -104,12 +104,12 @@ def _refuse_settings_without_effect(path: str, given: GivenSettings[TrainLightni
     settings = given.step
     for name, why in IGNORED_WITH_MODULE.items():
         if getattr(settings, name) != getattr(TrainLightning, name):
-            raise StepError(f"{_flag(name)} has no effect on --module {path}: {why}; leave it out")
+            raise StepError(f"{flag_of(name)} has no effect on --module {path}: {why}; leave it out")
     defaults_of_task = choose_task(settings.task, {}).values()
     for name, value in given.task.items():
         if value != defaults_of_task[name]:
             raise StepError(
-                f"{_flag(name)} has no effect on --module {path}, since it is the task's; give arguments of the "
+                f"{flag_of(name)} has no effect on --module {path}, since it is the task's; give arguments of the "
                 "module by --module-arguments"
             )
 
@@ -145,10 +145,6 @@ def _optimizers(found: Any) -> Iterator[torch.optim.Optimizer]:
     elif isinstance(found, (list, tuple)):
         for each in found:
             yield from _optimizers(each)
-
-
-def _flag(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
 
 
 def _module_class(path: str) -> Any:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trainyard.settings.step_fields import flag_of
 from trainyard.settings.steps.tasks import BUILT_IN_TASKS, TaskSettings
 from trainyard.settings.task_fields import TaskError, task_fields, task_location
 from trainyard.steps.data.dataset.manifest import Manifest
@@ -90,8 +91,7 @@ def task_of_model(model_folder: Path, name: str | None, given: Mapping[str, Any]
         raise StepError(f"--task {name}: the model was trained for {saved_name}, as {file} says; leave --task out")
     for setting, value in given.items():
         if setting in saved and saved[setting] != value:
-            flag = "--" + setting.replace("_", "-")
-            raise StepError(f"{flag} {value}: the model was trained with {saved[setting]}, as {file} says")
+            raise StepError(f"{flag_of(setting)} {value}: the model was trained with {saved[setting]}, as {file} says")
     known = {field.name for field in dataclasses.fields(_task_class(saved_name).Settings)}
     if unknown := sorted(saved.keys() - known):
         raise StepError(f"{file} has the setting {unknown[0]!r}, which the task {saved_name} does not have (any more)")

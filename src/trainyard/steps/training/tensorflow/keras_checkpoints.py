@@ -35,7 +35,7 @@ from trainyard.steps.training.checkpoints.commit import (
     write_commit,
 )
 from trainyard.steps.training.samples.plan import Progress
-from trainyard.steps.training.tensorflow.meeting_of_tasks import Tasks
+from trainyard.steps.training.tensorflow.cluster import Tasks
 from trainyard.steps.training.tensorflow.trainer import Trainer
 
 ENGINE = "tensorflow"

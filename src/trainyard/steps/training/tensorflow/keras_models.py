@@ -1,19 +1,28 @@
-"""The Keras model that is trained: one of the user's own, or a small convolutional network; its loss and optimizer."""
+"""The Keras model that is trained: one of the user's own, or a small convolutional network; its loss and optimizer;
+and the SavedModel that it is exported as."""
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from trainyard.settings.steps.tasks import HALF_RANGE
 from trainyard.settings.steps.train_tensorflow import TrainTensorFlow
 from trainyard.steps.data.dataset.manifest import Manifest
 from trainyard.steps.runtime.errors import SetupError, StepError
+from trainyard.steps.runtime.files import write_json
 from trainyard.steps.runtime.imports import arguments_from_json, import_named
 
 _CHANNELS = (32, 64)
+CLASSES_FILE = "classes.json"
+_TOLERANCE = 1e-4
+"""TensorFlow fuses layers of a SavedModel, which changes the last digits."""
 
 
 class ModelBuilder:
@@ -87,6 +96,38 @@ class Loss:
         terms = tf.cast(self.terms(targets, outputs, training=training), tf.float32)
         extra = list(range(len(weights.shape), len(terms.shape)))
         return (tf.reduce_mean(terms, extra) if extra else terms) * weights
+
+
+def write_saved_model(
+    folder: Path, model: keras.Model, state: Mapping[str, Any], manifest: Manifest, inputs: Any
+) -> float:
+    """Give a newly built model the trained variables, and write it. Return how far outputs differ when loaded again.
+
+    `model` was built outside any strategy, so that nothing of one is in the SavedModel. StepError if it does
+    not compute what the model computes.
+    """
+    trained = [array for name, array in state.items() if name.startswith("model/")]
+    for variable, array in zip(model.variables, trained, strict=True):
+        variable.assign(array)
+    for left in folder.iterdir():  # by an interrupted attempt
+        shutil.rmtree(left) if left.is_dir() else left.unlink()
+    model.export(str(folder), verbose=False)
+    if manifest.classes:
+        write_json(folder / CLASSES_FILE, list(manifest.classes))
+    expected = _outputs(model(inputs, training=False))
+    loaded = tf.saved_model.load(str(folder))  # its variables live as long as this
+    found = _outputs(loaded.serve(inputs))
+    largest = max(float(np.abs(e - f).max() / max(1.0, np.abs(e).max())) for e, f in zip(expected, found, strict=True))
+    if not largest <= _TOLERANCE:
+        raise StepError(
+            f"the SavedModel in {folder}, loaded again, does not compute what the model computes: outputs differ by "
+            f"{largest:.2g}"
+        )
+    return largest
+
+
+def _outputs(value: Any) -> list[Any]:
+    return [np.asarray(each, dtype=np.float64) for each in tf.nest.flatten(value)]
 
 
 def _small_network(manifest: Manifest) -> keras.Model:

@@ -12,10 +12,9 @@ import tensorflow as tf
 
 from trainyard.settings.steps.train_tensorflow import TrainTensorFlow
 from trainyard.steps.runtime.errors import StepError
+from trainyard.steps.training.tensorflow.cluster import ClusterPlace, Tasks
 from trainyard.steps.training.tensorflow.keras_models import ModelBuilder
 from trainyard.steps.training.tensorflow.keras_samples import KerasBatch, KerasSamples
-from trainyard.steps.training.tensorflow.meeting_of_tasks import Tasks
-from trainyard.steps.training.tensorflow.tf_config import ClusterPlace
 from trainyard.steps.training.tensorflow.trainer import SplitSums, StepFigures, Trainer
 
 

@@ -21,10 +21,9 @@ import numpy as np
 import tensorflow as tf
 
 from trainyard.settings.steps.train_tensorflow import TrainTensorFlow
+from trainyard.steps.training.tensorflow.cluster import ClusterPlace, Tasks, end_at_once
 from trainyard.steps.training.tensorflow.keras_models import ModelBuilder
 from trainyard.steps.training.tensorflow.keras_samples import KerasBatch, KerasSamples
-from trainyard.steps.training.tensorflow.meeting_of_tasks import Tasks, end_at_once
-from trainyard.steps.training.tensorflow.tf_config import ClusterPlace
 from trainyard.steps.training.tensorflow.trainer import SplitSums, StepFigures, Trainer
 
 _MOST_IN_FLIGHT = 64

@@ -12,29 +12,33 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 from trainyard.settings.batch_arithmetic import BatchArithmetic, divide_batch
+from trainyard.settings.quantities import EVALUATION_FORMAT
 from trainyard.settings.steps.train_tensorflow import TrainTensorFlow
 from trainyard.steps.data.dataset.manifest import Manifest, read_manifest
 from trainyard.steps.data.dataset.reader import SplitReader
 from trainyard.steps.data.dataset.shards import verify_dataset
+from trainyard.steps.evaluation.confusion import class_figures
 from trainyard.steps.runtime.errors import STOPPED_EXIT_CODE, SetupError, StepError
-from trainyard.steps.runtime.files import require_writable
+from trainyard.steps.runtime.files import require_writable, write_json
 from trainyard.steps.runtime.flags import GivenSettings
 from trainyard.steps.runtime.imports import python_and_packages
 from trainyard.steps.training.observing.measures import StepGuards, StepMeasures, Work
+from trainyard.steps.training.observing.mlflow_log import MlflowLog
 from trainyard.steps.training.observing.recorder import Recorder, SampleRecord, settings_record
 from trainyard.steps.training.samples.plan import AgreedStep, Progress, Step, StepTimes, TrainingPlan
 from trainyard.steps.training.schedule import Schedule
 from trainyard.steps.training.stopping import ScheduledEvents, StopRequest, choose_url
+from trainyard.steps.training.tensorflow.cluster import ClusterPlace, Tasks, meet, read_cluster
 from trainyard.steps.training.tensorflow.keras_checkpoints import TensorFlowCheckpoints
-from trainyard.steps.training.tensorflow.keras_models import ModelBuilder
+from trainyard.steps.training.tensorflow.keras_models import ModelBuilder, write_saved_model
 from trainyard.steps.training.tensorflow.keras_samples import KerasSamples
-from trainyard.steps.training.tensorflow.meeting_of_tasks import Tasks, meet
 from trainyard.steps.training.tensorflow.mirrored import MirroredTrainer, mirrored_strategy
 from trainyard.steps.training.tensorflow.parameter_server import (
     OwnWorker,
@@ -42,8 +46,6 @@ from trainyard.steps.training.tensorflow.parameter_server import (
     coordinating_strategy,
     serve,
 )
-from trainyard.steps.training.tensorflow.results import write_evaluation, write_saved_model
-from trainyard.steps.training.tensorflow.tf_config import ClusterPlace, read_cluster
 from trainyard.steps.training.tensorflow.trainer import SplitSums, Trainer
 from trainyard.steps.training.used_settings import UsedSettings
 
@@ -109,10 +111,11 @@ def run_tensorflow(given: GivenSettings[TrainTensorFlow], stop_request: StopRequ
         if settings.strategy == "parameter_server" and not tasks.is_main:
             return serve(place, tasks, stop_request.reason_now)
         _prepare_tensorflow(settings)
-        trainers = tasks if settings.strategy == "multi_worker_mirrored" else tasks.only_main()
-        run = _build(used, settings, trainers, manifest, batch, builder, stop_request, opened)
+        if settings.strategy == "parameter_server":
+            tasks.leave_training_to_main()
+        run = _build(used, settings, tasks, manifest, batch, builder, stop_request, opened)
         try:
-            return trainers.leave(_train_and_save(run, builder, evaluated))
+            return tasks.leave(_train_and_save(run, builder, evaluated))
         except _LOST_TASK as failure:
             raise tasks.explain_loss(failure) from None
 
@@ -224,7 +227,7 @@ def _train_and_save(run: TensorFlowRun, builder: ModelBuilder, evaluated: SplitR
         _save_last_checkpoint(run)
     sums = evaluate(run, evaluated)
     run.recorder.complete()
-    run.tasks.main(lambda: write_evaluation(run.settings, run.manifest, sums))
+    run.tasks.main(lambda: _write_evaluation(run.settings, run.manifest, sums))
     return 0
 
 
@@ -322,6 +325,35 @@ def evaluate(run: TensorFlowRun, split: SplitReader) -> SplitSums:
     classes = len(run.manifest.classes)
     sums = SplitSums(confusion=np.zeros((classes, classes), dtype=np.int64) if classes else None)
     return run.trainer.evaluate(KerasSamples(split, run.manifest, run.settings.micro_batch_size), sums)
+
+
+def _write_evaluation(settings: TrainTensorFlow, manifest: Manifest, sums: SplitSums) -> None:
+    """Write and log the figures of the whole split. StepError afterwards if the accuracy is too low."""
+    figures, folder, split = sums.figures(), settings.evaluation, settings.evaluate_split
+    document: dict[str, Any] = {
+        "format": EVALUATION_FORMAT,
+        "task": "language_modeling" if sums.confusion is None else "image_classification",
+        "split": split,
+        "samples": sums.samples,
+        **({"tokens": int(sums.terms)} if sums.confusion is None else {}),
+        **figures,
+    }
+    if sums.confusion is not None:
+        document["classes"] = class_figures(sums.confusion, manifest.classes)
+        matrix = {"classes": list(manifest.classes), "matrix": sums.confusion.tolist()}
+        write_json(folder / "confusion_matrix.json", {"format": "trainyard.confusion_matrix/1", **matrix})
+    write_json(folder / "evaluation.json", document)
+    mlflow = MlflowLog()
+    mlflow.metrics({f"{split}_{name}": value for name, value in figures.items()}, step=0)
+    mlflow.artifact(folder / "evaluation.json")
+    mlflow.close()
+    text = ", ".join(f"{name} {value:.4f}" for name, value in figures.items())
+    print(f"{split}: {text} on {sums.samples} samples; {folder}", flush=True)
+    if not figures["accuracy"] >= settings.minimum_accuracy:
+        raise StepError(
+            f"accuracy {figures['accuracy']:.4f} on {split} is below --minimum-accuracy "
+            f"{settings.minimum_accuracy:g}; the results are in {folder}"
+        )
 
 
 def _banner(place: ClusterPlace, settings: TrainTensorFlow) -> str:

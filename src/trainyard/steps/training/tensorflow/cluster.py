@@ -1,4 +1,7 @@
-"""The connections between worker 0 and every other task, beside TensorFlow's own.
+"""TensorFlow's cluster, as TF_CONFIG describes it, and connections between worker 0 and every other task of it.
+
+Azure ML sets TF_CONFIG for a job with `distribution: type: tensorflow`: workers, and parameter servers if there are
+some. Other launchers name the first worker `chief`.
 
 TensorFlow's servers wait forever, for tasks that never come and after the training's end, and its collectives for a
 task that is gone. Here every task connects to worker 0 first; a task that is missing, lost or started twice is named,
@@ -10,27 +13,124 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import select
 import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar
 
 from trainyard.settings.files import describe_os_error
 from trainyard.steps.runtime.errors import SetupError, StepError
 from trainyard.steps.runtime.long_work import peak_resident_bytes
-from trainyard.steps.training.tensorflow.tf_config import ClusterPlace
 
 Value = TypeVar("Value")
 
+TF_CONFIG = "TF_CONFIG"
+_ADDRESS = re.compile(r".+:(\d{1,5})")
+_HIGHEST_PORT = 65535
+_OTHER_LAUNCHERS = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE")
 _GREETING = "trainyard.tensorflow/1"
 _LOOK_EVERY_SECONDS = 0.2
 _TRY_AGAIN_SECONDS = 0.2
 _ANSWER_SECONDS = 10.0
 _ENDED = "has ended before the training did; its log says why"
+
+
+@dataclass(frozen=True)
+class ClusterPlace:
+    """The addresses of all tasks, `host:port`, and which of them this process is. Worker 0 is the chief."""
+
+    workers: tuple[str, ...] = ("127.0.0.1:0",)
+    parameter_servers: tuple[str, ...] = ()
+    index: int = 0
+    is_parameter_server: bool = False
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """All addresses: workers first, as Azure ML counts them."""
+        return self.workers + self.parameter_servers
+
+    @property
+    def number(self) -> int:
+        """This process's place among all tasks."""
+        return len(self.workers) + self.index if self.is_parameter_server else self.index
+
+    def name_of(self, number: int) -> str:
+        """Return what a task is called in messages."""
+        workers = len(self.workers)
+        name = f"worker {number}" if number < workers else f"parameter server {number - workers}"
+        return f"{name} ({self.tasks[number]})"
+
+
+def read_cluster(environment: Mapping[str, str]) -> ClusterPlace:
+    """Return the cluster that TF_CONFIG describes; without it, this process is alone.
+
+    SetupError if it is not what TensorFlow reads, or if another launcher has started several processes.
+    """
+    for name in _OTHER_LAUNCHERS:
+        if environment.get(name, "1") not in ("", "1"):
+            raise SetupError(
+                f"{name}={environment[name]} is set by another launcher, and TensorFlow reads only {TF_CONFIG}; start "
+                "the processes with one launcher only, by `distribution: type: tensorflow`"
+            )
+    text = environment.get(TF_CONFIG)
+    if not text:
+        return ClusterPlace()
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as failure:
+        raise SetupError(f"{TF_CONFIG} is not valid JSON: {failure}") from None
+    cluster, task = _part(document, "cluster"), _part(document, "task")
+    if unknown := sorted(cluster.keys() - {"chief", "worker", "ps"}):
+        raise SetupError(f"{TF_CONFIG}: the cluster has tasks of type {unknown[0]!r}; expected worker, ps or chief")
+    tasks_of_type = {name: _addresses(cluster, name) for name in ("chief", "worker", "ps")}
+    chief, workers, servers = tasks_of_type.values()
+    if not chief + workers:
+        raise SetupError(f"{TF_CONFIG}: the cluster has no worker")
+    if len(chief) > 1:
+        raise SetupError(f"{TF_CONFIG}: the cluster has {len(chief)} chiefs; expected one")
+    found = chief + workers + servers
+    if len(set(found)) < len(found):
+        twice = next(address for address in found if found.count(address) > 1)
+        raise SetupError(f"{TF_CONFIG}: two tasks of the cluster have the address {twice}")
+    kind, index = task.get("type"), task.get("index")
+    if kind not in tasks_of_type or not tasks_of_type[kind]:
+        present = " or ".join(name for name, addresses in tasks_of_type.items() if addresses)
+        raise SetupError(f"{TF_CONFIG}: task.type is {kind!r}; expected {present}, which the cluster has")
+    if not isinstance(index, int) or isinstance(index, bool) or not 0 <= index < len(tasks_of_type[kind]):
+        largest = len(tasks_of_type[kind]) - 1
+        raise SetupError(
+            f"{TF_CONFIG}: task.index is {index!r}; expected 0 to {largest}, since the cluster has "
+            f"{largest + 1} of type {kind}"
+        )
+    place = index + len(chief) if kind == "worker" else index
+    return ClusterPlace(chief + workers, servers, place, is_parameter_server=kind == "ps")
+
+
+def _part(document: Any, name: str) -> dict[str, Any]:
+    part = document.get(name) if isinstance(document, dict) else None
+    if not isinstance(part, dict):
+        raise SetupError(f'{TF_CONFIG} has no object "{name}"; expected {{"cluster": {{…}}, "task": {{…}}}}')
+    return part
+
+
+def _addresses(cluster: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    addresses = cluster.get(name, [])
+    if not isinstance(addresses, list):
+        raise SetupError(f"{TF_CONFIG}: cluster.{name} is {addresses!r}; expected a list of addresses")
+    for address in addresses:
+        found = _ADDRESS.fullmatch(address) if isinstance(address, str) else None
+        if found is None or int(found[1]) > _HIGHEST_PORT:
+            raise SetupError(
+                f"{TF_CONFIG}: cluster.{name} has the address {address!r}; expected host:port, with a port of at most "
+                f"{_HIGHEST_PORT}"
+            )
+    return tuple(addresses)
 
 
 class _Line:
@@ -56,35 +156,30 @@ class _Line:
 
     def has_received(self, wait_seconds: float = 0.0) -> bool:
         """Return whether there is something to receive, or the other side is gone, within so many seconds."""
-        if b"\n" in self._received:
-            return True
-        readable, _, _ = select.select([self.connection], [], [], wait_seconds)
-        return bool(readable)
+        return b"\n" in self._received or bool(select.select([self.connection], [], [], wait_seconds)[0])
 
     def is_lost(self) -> bool:
         """Return whether the other side is gone. What it has sent stays there to be received."""
         try:
-            readable, _, _ = select.select([self.connection], [], [], 0)
-            return bool(readable) and not self.connection.recv(1, socket.MSG_PEEK)
+            return not self.connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
         except OSError:
             return True
 
 
 class Tasks:
-    """All tasks of the cluster, or some of them: collectives over worker 0's connections, which are few and small."""
+    """All tasks of the cluster: collectives over worker 0's connections, which are few and small."""
 
     def __init__(self, place: ClusterPlace, lines: dict[int, _Line]) -> None:
         self.place, self.rank, self.size = place, place.number, len(place.tasks)
         self.is_main = self.rank == 0
         self._lines = lines
-        self._servers: dict[int, _Line] = {}
         self._leaving = threading.Event()
 
-    def only_main(self) -> Tasks:
-        """Return worker 0 as if it were alone, where it alone trains; on all other tasks `wait_for_main` runs."""
-        alone = Tasks(self.place, {})
-        alone.size, alone._servers, alone._leaving = 1, self._lines, self._leaving
-        return alone
+    def leave_training_to_main(self) -> None:
+        """From now on, worker 0 is as if it were alone; on all other tasks `wait_for_main` runs."""
+        self.size = 1
 
     def wait_for_main(self, stop_reason: Callable[[], str | None]) -> int:
         """Wait until worker 0 leaves, and return its exit code. A reason to stop is sent to worker 0, once."""
@@ -105,10 +200,11 @@ class Tasks:
 
     def reason_from_servers(self) -> str | None:
         """Return why a task that waits for worker 0 asks to stop, if one has asked since the last call."""
-        with self._connected():
-            for line in self._servers.values():
-                if line.has_received() and not line.is_lost():
-                    return str(line.receive())
+        if self.size == 1:
+            with self._connected():
+                for line in self._lines.values():
+                    if line.has_received() and not line.is_lost():
+                        return str(line.receive())
         return None
 
     def log(self, message: str) -> None:
@@ -127,8 +223,9 @@ class Tasks:
                 self._lines[0].send(value)
                 values: list[Value] = self._lines[0].receive()
                 return values
-            values = [value, *(self._lines[number].receive() for number in range(1, self.size))]
-            for line in self._lines.values():
+            lines = [self._lines[number] for number in range(1, self.size)]
+            values = [value, *(line.receive() for line in lines)]
+            for line in lines:
                 line.send(values)
             return values
 
@@ -181,16 +278,17 @@ class Tasks:
         """Return worker 0's value once every task has called this; who ends from then on is not lost."""
         self._leaving.set()
         last = self.broadcast(value)
-        with self._connected():
-            for line in self._servers.values():
-                line.send(last)
+        if self.size == 1:
+            with self._connected():
+                for line in self._lines.values():
+                    line.send(last)
         self.close()
         return last
 
     def close(self) -> None:
         """Close the connections."""
         self._leaving.set()
-        for line in (*self._lines.values(), *self._servers.values()):
+        for line in self._lines.values():
             with suppress(OSError):
                 line.connection.close()
 
@@ -223,13 +321,13 @@ def meet(place: ClusterPlace, timeout_seconds: float) -> Tasks:
     """
     if len(place.tasks) == 1:
         return Tasks(place, {})
-    deadline = time.monotonic() + timeout_seconds
     if place.number == 0:
-        return Tasks(place, _accept_all(place, deadline, timeout_seconds))
-    return Tasks(place, {0: _connect(place, deadline, timeout_seconds)})
+        return Tasks(place, _accept_all(place, timeout_seconds))
+    return Tasks(place, {0: _connect(place, timeout_seconds)})
 
 
-def _accept_all(place: ClusterPlace, deadline: float, timeout_seconds: float) -> dict[int, _Line]:
+def _accept_all(place: ClusterPlace, timeout_seconds: float) -> dict[int, _Line]:
+    deadline = time.monotonic() + timeout_seconds
     port = int(place.tasks[0].rpartition(":")[2])
     lines: dict[int, _Line] = {}
     # TensorFlow's own server listens at the same port afterwards: SO_REUSEADDR lets it, beside open connections.
@@ -263,12 +361,12 @@ def _accept_all(place: ClusterPlace, deadline: float, timeout_seconds: float) ->
 def _greet(place: ClusterPlace, line: _Line, lines: dict[int, _Line]) -> None:
     """Take a task's connection among the others. Whoever else connects is turned away."""
     line.connection.settimeout(_ANSWER_SECONDS)
-    try:
-        greeting, cluster, number = line.receive()
-    except (OSError, ValueError, TypeError):
-        line.connection.close()
-        return
-    if greeting != _GREETING or cluster != _digest(place) or not 0 < number < len(place.tasks):
+    number = 0
+    with suppress(OSError, ValueError, TypeError):
+        *greeting, number = line.receive()
+        if greeting != [_GREETING, _digest(place)]:
+            number = 0
+    if not 0 < number < len(place.tasks):
         line.connection.close()
         return
     if number in lines:
@@ -279,7 +377,8 @@ def _greet(place: ClusterPlace, line: _Line, lines: dict[int, _Line]) -> None:
     lines[number] = line
 
 
-def _connect(place: ClusterPlace, deadline: float, timeout_seconds: float) -> _Line:
+def _connect(place: ClusterPlace, timeout_seconds: float) -> _Line:
+    deadline = time.monotonic() + timeout_seconds
     host, _, port = place.tasks[0].rpartition(":")
     while time.monotonic() < deadline:
         with suppress(OSError, ValueError):

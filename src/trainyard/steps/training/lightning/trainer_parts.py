@@ -1,7 +1,10 @@
-"""What the training loop does between steps, as Lightning's callback."""
+"""What Lightning's Trainer is given for a training: a loader of the planned samples, a callback that does what is due
+between steps, and a module for tasks."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -10,11 +13,74 @@ from torch.distributed.tensor import DTensor
 
 from trainyard.steps.training.agreement import TakenStep
 from trainyard.steps.training.lightning.lightning_engine import LightningEngine
-from trainyard.steps.training.lightning.loader import PlannedLoader
 from trainyard.steps.training.loop import TrainingRun, close_step, loss_terms, record_steps, something_is_due
 from trainyard.steps.training.optimizer import gradient_seed
 from trainyard.steps.training.randomness import deterministic_backward, random_state, restore_random_state
+from trainyard.steps.training.samples.batches import MicroBatch
 from trainyard.steps.training.samples.plan import AgreedStep, Step
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where the training is: a micro-batch of a step."""
+
+    step: Step
+    micro_batches: list[MicroBatch]
+    index: int
+
+    @property
+    def micro_batch(self) -> MicroBatch:
+        """The micro-batch."""
+        return self.micro_batches[self.index]
+
+    @property
+    def is_first(self) -> bool:
+        """Whether it is its step's first."""
+        return self.index == 0
+
+
+class PlannedLoader:
+    """Yields the tensors of each micro-batch, one epoch at a time, from where the training continues."""
+
+    def __init__(self, run: TrainingRun) -> None:
+        self._steps = iter(run.batches)
+        self._plan = run.plan
+        self.position: Position
+        """Of what was yielded last."""
+
+    def __len__(self) -> int:
+        """Micro-batches in a whole epoch, also if the training continues in the middle of one."""
+        return self.micro_batches_until(self._plan.steps_per_epoch)
+
+    def micro_batches_until(self, number: int) -> int:
+        """Return how many micro-batches of its epoch have been taken once step `number` is done."""
+        step = self._plan.step(number)
+        earlier = (number - 1) % self._plan.steps_per_epoch
+        # Steps before an epoch's last are all as large as the first.
+        pieces = len(self._plan.micro_batches(self._plan.step(1), 0)) if earlier else 0
+        return pieces * earlier + len(self._plan.micro_batches(step, 0))
+
+    def __iter__(self) -> Iterator[Any]:
+        for step, micro_batches in self._steps:
+            for index, micro_batch in enumerate(micro_batches):
+                self.position = Position(step, micro_batches, index)
+                yield micro_batch.tensors
+            if step.ends_epoch:
+                return
+
+
+class ValidationShare:
+    """The batches in which a rank validates a module that does so by itself: as many as every other rank's, since ranks
+    of a sharded model compute together."""
+
+    def __init__(self, batches: int, read: Callable[[], Iterable[Any]]) -> None:
+        self._batches, self._read = batches, read
+
+    def __len__(self) -> int:
+        return self._batches
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from self._read()
 
 
 class BetweenSteps(Callback):
