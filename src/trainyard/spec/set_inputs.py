@@ -7,26 +7,23 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
-from itertools import islice
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from trainyard.errors import UsageError
-from trainyard.settings.step_fields import StepField
 from trainyard.settings.suggestions import close_match, did_you_mean
 from trainyard.settings.written_settings import OVERRIDES, keys_of_file, value_of_yaml
 from trainyard.spec.diagnostic import Span, SpecError
 from trainyard.spec.documents import Value, parse_document
 from trainyard.spec.findings import DocumentStore
-from trainyard.spec.model import Job, Pipeline, PipelineComponent, Port, Sweep
+from trainyard.spec.model import Pipeline, Port, Sweep
 from trainyard.spec.parsed import is_address
 from trainyard.spec.resolution import JobUse, Resolution
 from trainyard.spec.resolved import Wrong, settled
 from trainyard.spec.set_arguments import COMMAND_LINE, several_in_one
 from trainyard.spec.step_settings import StepSettings, WrittenSettings
 
-_MOST_JOBS = 10_000
 # What reads as itself within a flow mapping.
 _PLAIN = re.compile(r"[A-Za-z0-9_./+-]+")
 
@@ -76,10 +73,7 @@ def values_set(pipeline: Pipeline, arguments: Mapping[str, str], store: Document
 def with_absolute_paths(pipeline: Pipeline, arguments: Mapping[str, str]) -> dict[str, str]:
     """Return the same arguments with local paths that hold in any working directory: what a record keeps."""
     ports = _settable(pipeline)
-    return {
-        key: str(Path(text).expanduser().absolute()) if _is_path(key, ports) else text
-        for key, text in arguments.items()
-    }
+    return {key: _absolute(text) if _is_path(key, ports) else text for key, text in arguments.items()}
 
 
 def as_client_overrides(pipeline: Pipeline, values: Mapping[str, Value]) -> dict[str, str]:
@@ -91,11 +85,14 @@ def as_client_overrides(pipeline: Pipeline, values: Mapping[str, Value]) -> dict
         # A job of its own is a pipeline here, whose only job has the same inputs.
         written = f"inputs.{key.rpartition('inputs.')[2]}" if is_standalone else key
         if isinstance(value.data, dict) or not ports[key].is_parameter:
-            is_local = not is_address(value.text)
-            found[f"{written}.path"] = str(Path(value.text).expanduser().absolute()) if is_local else value.text
+            found[f"{written}.path"] = value.text if is_address(value.text) else _absolute(value.text)
         else:
             found[written] = value.text
     return found
+
+
+def _absolute(path: str) -> str:
+    return str(Path(path).expanduser().absolute())
 
 
 def _is_path(key: str, ports: Mapping[str, Port]) -> bool:
@@ -107,18 +104,10 @@ def _is_path(key: str, ports: Mapping[str, Port]) -> bool:
 def _settable(pipeline: Pipeline) -> dict[str, Port]:
     """Every input that `--set` can name, by its key."""
     ports = {f"inputs.{name}": port for name, port in pipeline.inputs.items()}
-    for job_name, job in islice(_jobs_within(pipeline, ""), _MOST_JOBS):
-        declared = (job.component.inputs if job.component is not None else None) or {}
-        ports |= {f"jobs.{job_name}.inputs.{name}": port for name, port in declared.items()}
+    for use in Resolution(pipeline).uses.values():
+        declared = use.job.declared_inputs or {}
+        ports |= {f"jobs.{use.name}.inputs.{name}": port for name, port in declared.items()}
     return ports
-
-
-def _jobs_within(pipeline: PipelineComponent, prefix: str) -> Iterator[tuple[str, Job]]:
-    """The jobs at every depth, by their dotted names."""
-    for name, job in pipeline.jobs.items():
-        yield f"{prefix}{name}", job
-        if isinstance(job.component, PipelineComponent):
-            yield from _jobs_within(job.component, f"{prefix}{name}.")
 
 
 def _input_key(key: str, ports: Mapping[str, Port]) -> str | None:
@@ -137,7 +126,6 @@ class _Setting(NamedTuple):
 
     key: str
     use: JobUse
-    step: StepSettings
     name: str
     text: str
 
@@ -149,9 +137,11 @@ def _overrides_with(
     settings = [_setting(key, text, resolution, ports) for key, text in arguments.items()]
     values: dict[str, Value] = {}
     for use in {setting.use.name: setting.use for setting in settings}.values():
-        added = {setting.name: _as_yaml(setting) for setting in settings if setting.use is use}
-        text = _merged(use, added)
-        values[f"jobs.{use.name}.inputs.{_overrides_port(use)}"] = Value(text, Span(COMMAND_LINE), text)
+        step = use.step_settings
+        assert step is not None
+        added = {setting.name: _as_yaml(setting, step) for setting in settings if setting.use is use}
+        text = _merged(step, added)
+        values[f"jobs.{use.name}.inputs.{step.port_of(OVERRIDES)}"] = Value(text, Span(COMMAND_LINE), text)
     return values
 
 
@@ -159,10 +149,17 @@ def _setting(key: str, text: str, resolution: Resolution, ports: Mapping[str, Po
     """The setting that a key names. Raises UsageError if no job has it, or several have."""
     scope, found, name = key.rpartition("inputs.")
     job = scope.removeprefix("jobs.").removesuffix(".")
-    trainings = {use.name: use for use in resolution.jobs.values() if _overrides_port(use) is not None}
-    having = [use for use in trainings.values() if name in _keys_of(use) and job in ("", use.name)]
+    steps = {use: use.step_settings for use in resolution.jobs.values()}
+    # The settings that the overrides of a job may have, of those whose command takes any.
+    fields = {
+        use: keys_of_file(step.fields.values())
+        for use, step in steps.items()
+        if step is not None and step.port_of(OVERRIDES) is not None
+    }
+    having = [use for use, known in fields.items() if name in known and job in ("", use.name)]
     if not found or not having or (scope and not scope.startswith("jobs.")):
-        raise UsageError(f"--set {key}: {_why_unknown(key, ports, trainings)}")
+        settings = [known for use, names in fields.items() if job in ("", use.name) for known in names]
+        raise UsageError(f"--set {key}: {_why_unknown(key, ports, settings)}")
     if len(having) > 1:
         keys = " or ".join(f"jobs.{use.name}.inputs.{name}" for use in having)
         raise UsageError(f"--set {key}: several jobs have this setting; name one: {keys}")
@@ -170,23 +167,12 @@ def _setting(key: str, text: str, resolution: Resolution, ports: Mapping[str, Po
     task = use.component.task
     if isinstance(task, Sweep) and name in task.search_space:
         raise UsageError(f"--set {key}: the sweep '{use.name}' draws it; change its search_space")
-    assert use.step_settings is not None
-    return _Setting(key, use, use.step_settings, name, text)
+    return _Setting(key, use, name, text)
 
 
-def _keys_of(use: JobUse) -> dict[str, StepField]:
-    """The settings that a job's overrides may have."""
-    return keys_of_file(use.step_settings.fields.values()) if use.step_settings is not None else {}
-
-
-def _overrides_port(use: JobUse) -> str | None:
-    """The input of a job that its command takes for the step's overrides; None if it has none."""
-    return use.step_settings.port_of(OVERRIDES) if use.step_settings is not None else None
-
-
-def _as_yaml(setting: _Setting) -> str:
+def _as_yaml(setting: _Setting, step: StepSettings) -> str:
     """A value as overrides have it. Raises UsageError if the setting does not take it."""
-    field = setting.step.fields[setting.name]
+    field = step.fields[setting.name]
     if "'" in setting.text:
         raise UsageError(f"--set {setting.key}={setting.text}: an apostrophe would end the command's quotes around it")
     try:
@@ -200,10 +186,9 @@ def _as_yaml(setting: _Setting) -> str:
     return setting.text if is_plain else json.dumps(setting.text)
 
 
-def _merged(use: JobUse, added: Mapping[str, str]) -> str:
+def _merged(step: StepSettings, added: Mapping[str, str]) -> str:
     """A job's overrides, as written, with settings added or replaced. Raises as `settled` for invalid overrides."""
-    assert use.step_settings is not None
-    layer = use.step_settings.overrides
+    layer = step.overrides
     members: dict[str, str] = {}
     if isinstance(layer, WrittenSettings):
         members = {name: layer.source(name) for name in layer.entries}
@@ -213,13 +198,12 @@ def _merged(use: JobUse, added: Mapping[str, str]) -> str:
     return f"{{{', '.join(f'{name}: {text}' for name, text in members.items())}}}"
 
 
-def _why_unknown(key: str, ports: Mapping[str, Port], trainings: Mapping[str, JobUse]) -> str:
+def _why_unknown(key: str, ports: Mapping[str, Port], settings: Sequence[str]) -> str:
     """What is wrong with a key that names neither an input nor a setting, and the nearest that does."""
     scope, _, name = key.rpartition("inputs.")
     job = scope.removeprefix("jobs.").removesuffix(".")
     jobs = list(dict.fromkeys(known.split(".inputs.")[0].removeprefix("jobs.") for known in ports if known[0] == "j"))
     names = [known.removeprefix(f"{scope}inputs.") for known in ports if known.startswith(f"{scope}inputs.")]
-    settings = [setting for use in trainings.values() if job in ("", use.name) for setting in _keys_of(use)]
     same_name = [known for known in ports if known.endswith(f".inputs.{key.rpartition('.')[2]}")]
     meant = f"Did you mean {same_name[0]!r}?" if len(same_name) == 1 else ""
     if "inputs." not in key or (scope and not scope.startswith("jobs.")):
