@@ -66,20 +66,19 @@ class Layers:
                 return text
         return None
 
-    def lay_over(self, node: Node, path: KeyPath = ()) -> None:
+    def lay_over(self, node: Node) -> None:
         """Take the keys of a mapping: nested mappings are joined, everything else is replaced."""
-        into = self._mapping_at(path)
+        self._lay_over(node, (), self.data)
+
+    def _lay_over(self, node: Node, path: KeyPath, into: dict[str, Any]) -> None:
         for key, entry in node.entries.items():
             here = (*path, key)
-            if entry.value.is_mapping and isinstance(into.get(key), dict):
-                self._note(here, entry.key.span, entry.value.span)
-                self.lay_over(entry.value, here)
-            else:
+            if not entry.value.is_mapping or not isinstance(into.get(key), dict):
                 self._forget(here)
                 into[key] = {} if entry.value.is_mapping else entry.value.data
-                self._note(here, entry.key.span, entry.value.span)
-                if entry.value.is_mapping:
-                    self.lay_over(entry.value, here)
+            self.key_spans[here], self.value_spans[here] = entry.key.span, entry.value.span
+            if entry.value.is_mapping:
+                self._lay_over(entry.value, here, into[key])
 
     def lay_setting_over(self, dotted_key: str, value: object) -> None:
         """Take one `--set`: `nodes` or `pipelines.ddp.epochs` with its value."""
@@ -108,16 +107,6 @@ class Layers:
         if not train:
             del clusters["train"]
 
-    def _mapping_at(self, path: KeyPath) -> dict[str, Any]:
-        mapping = self.data
-        for key in path:
-            mapping = mapping[key]
-        return mapping
-
-    def _note(self, path: KeyPath, key_span: Span, value_span: Span) -> None:
-        self.key_spans[path] = key_span
-        self.value_spans[path] = value_span
-
     def _forget(self, path: KeyPath) -> None:
         if path not in self.key_spans:
             return  # what is within it was noted after it
@@ -130,7 +119,9 @@ def read_layers(
     project: Project, name: str, settings: Mapping[str, object], read: Callable[[Path], Document] = read_document
 ) -> Layers:
     """Read a profile and what it extends. Raises SpecError for unreadable files, unknown names and cycles."""
-    documents = _chain(project, name, read)
+    documents = list(profile_chain(project.profiles, name, lambda file: _without_problems(read(file))))
+    if (extended := documents[-1].root.get("extends")) is not None:
+        raise SpecError(_broken_chain(project, extended, documents))
     layers = Layers(tuple(document.file for document in documents))
     for document in reversed(documents):
         layers.lay_over(document.root)
@@ -139,15 +130,6 @@ def read_layers(
     for dotted_key, value in settings.items():
         layers.lay_setting_over(dotted_key, value)
     return layers
-
-
-def _chain(project: Project, name: str, read: Callable[[Path], Document]) -> list[Document]:
-    """The documents of a profile and of what it extends, nearest first."""
-    documents = list(profile_chain(project.profiles, name, lambda file: _without_problems(read(file))))
-    extended = documents[-1].root.get("extends")
-    if extended is not None:
-        raise SpecError(_broken_chain(project, extended, documents))
-    return documents
 
 
 def _without_problems(document: Document) -> Document:

@@ -140,25 +140,22 @@ def _problems(layers: Layers, error: Any, whole_schema: dict[str, Any]) -> list[
     if kind == "required":
         message = f"{what} lacks '{error.kind.property}'"
         return [layers.problem(path, rules.PROFILE_KEY, message, f"Add: {error.kind.property}: …")]
-    found = describe(error.instance)
-    described = schema.get("description", "")
+    found, hint = describe(error.instance), schema.get("description", "")
     if kind == "type":
         types = schema["type"]
         expected = " or ".join(_TYPE_NAMES[each] for each in ([types] if isinstance(types, str) else types))
-        return [layers.problem(path, rules.PROFILE_VALUE, f"{what}: expected {expected}, found {found}", described)]
-    if kind == "enum":
+        message = f"{what}: expected {expected}, found {found}"
+    elif kind == "enum":
         choices = [str(choice) for choice in schema["enum"]]
-        hint = close_match(str(error.instance), choices)
         message = f"{what}: expected one of {', '.join(choices)}, found {found}"
-        return [layers.problem(path, rules.PROFILE_VALUE, message, hint)]
-    if kind in ("minimum", "maximum"):
+        hint = close_match(str(error.instance), choices)
+    elif kind in ("minimum", "maximum"):
         message = f"{what}: {error.instance} is out of range; the {kind} is {schema[kind]}"
-        return [layers.problem(path, rules.PROFILE_VALUE, message, described)]
-    if kind == "minLength":
-        return [layers.problem(path, rules.PROFILE_VALUE, f"{what} is empty", described)]
-    assert kind == "pattern", kind
-    message = f"{what}: expected {_PATTERN_WORDS[schema['pattern']]}, found {found}"
-    return [layers.problem(path, rules.PROFILE_VALUE, message, described)]
+    elif kind == "minLength":
+        message = f"{what} is empty"
+    else:
+        message = f"{what}: expected {_PATTERN_WORDS[schema['pattern']]}, found {found}"
+    return [layers.problem(path, rules.PROFILE_VALUE, message, hint)]
 
 
 def _unknown_key(

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -39,8 +38,6 @@ _EVERY_NVIDIA_GPU = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 
 _PROCESS_KEYS = frozenset({"nodes", "sku", "processes_per_node"})
 """What of `--set` changes the number of processes."""
-
-_REFERENCE = re.compile(r"^azureml:")
 
 
 @dataclass(frozen=True)
@@ -176,103 +173,86 @@ def _raise_if_any(problems: Sequence[Diagnostic]) -> None:
         raise SpecError(problems)
 
 
-def _machine_problems(layers: Layers) -> list[Diagnostic]:
+def _machine_problems(layers: Layers) -> Iterator[Diagnostic]:
     """What the catalogue says against a profile: no such size, a retired one, bf16 without hardware for it."""
     data = layers.data
     processes = data.get("processes_per_node")
     if "sku" not in data:
         if processes is None:
             message = "a profile names its machines (sku) or how many processes it takes (processes_per_node)"
-            return [layers.problem((), rules.PROFILE_KEY, message, "For GPUs: `trainyard skus` lists the sizes.")]
-        return []
+            yield layers.problem((), rules.PROFILE_KEY, message, "For GPUs: `trainyard skus` lists the sizes.")
+        return
+    sku = yield from _usable_sku(layers, ("sku",), data["sku"])
+    if sku is None:
+        return
+    if sku.gpu_count and processes is not None:
+        message = f"{sku.name} has {sku.gpu_count} GPUs, and each gets one process: processes_per_node says that again"
+        yield layers.problem(("processes_per_node",), rules.PROFILE_KEY, message, "Remove processes_per_node.")
+    elif not sku.gpu_count and processes is None:
+        message = f"{sku.name} has no GPUs that would say how many processes to start"
+        yield layers.problem(("sku",), rules.PROFILE_KEY, message, "Add processes_per_node.")
+    elif sku.gpu_count and data["precision"] == "bf16" and not sku.bf16:
+        message = f"bf16 needs hardware for it, which the {sku.gpu_model} of {sku.name} does not have"
+        yield layers.problem(("precision",), rules.PROFILE_VALUE, message, "Use fp16 or fp32.")
+
+
+def _cluster_problems(layers: Layers) -> Iterator[Diagnostic]:
+    """What the catalogue says against the other clusters: no such size, or one with GPUs that would be idle."""
+    for use, cluster in layers.data.get("clusters", {}).items():
+        path = ("clusters", use, "sku")
+        sku = yield from _usable_sku(layers, path, cluster["sku"])
+        if sku is not None and sku.gpu_count:
+            message = f"{sku.name} has {sku.gpu_count} GPUs, which preparation leaves idle"
+            yield layers.problem(path, rules.PROFILE_VALUE, message, "Use a size without GPUs.")
+        if cluster["name"] == layers.data["cluster"]:
+            message = f"'{cluster['name']}' is the cluster of the trainings, whose machines are of another size"
+            yield layers.problem(("clusters", use, "name"), rules.PROFILE_VALUE, message, "Use another name.")
+
+
+def _usable_sku(layers: Layers, path: KeyPath, name: str) -> Generator[Diagnostic, None, Sku | None]:
+    """Return the VM size that is named at a path; yield what is wrong, and return None, for one nobody can have."""
     try:
-        sku = find_sku(data["sku"])
+        sku = find_sku(name)
     except UnknownSku as error:
-        return [layers.problem(("sku",), rules.UNUSABLE_SKU, str(error))]
+        yield layers.problem(path, rules.UNUSABLE_SKU, str(error))
+        return None
     if sku.is_retired:
         message = f"{sku.name} was retired on {sku.retirement_date}: no new cluster can have this size"
         hint = f"Closest: {', '.join(each.name for each in closest_current(sku))}."
-        return [layers.problem(("sku",), rules.UNUSABLE_SKU, message, hint)]
-    if sku.gpu_count and processes is not None:
-        message = f"{sku.name} has {sku.gpu_count} GPUs, and each gets one process: processes_per_node says that again"
-        return [layers.problem(("processes_per_node",), rules.PROFILE_KEY, message, "Remove processes_per_node.")]
-    if not sku.gpu_count and processes is None:
-        message = f"{sku.name} has no GPUs that would say how many processes to start"
-        return [layers.problem(("sku",), rules.PROFILE_KEY, message, "Add processes_per_node.")]
-    if sku.gpu_count and data["precision"] == "bf16" and not sku.bf16:
-        message = f"bf16 needs hardware for it, which the {sku.gpu_model} of {sku.name} does not have"
-        return [layers.problem(("precision",), rules.PROFILE_VALUE, message, "Use fp16 or fp32.")]
-    return []
+        yield layers.problem(path, rules.UNUSABLE_SKU, message, hint)
+        return None
+    return sku
 
 
-def _cluster_problems(layers: Layers) -> list[Diagnostic]:
-    """What the catalogue says against the other clusters: no such size, or one with GPUs that would be idle."""
-    problems = []
-    for use, cluster in layers.data.get("clusters", {}).items():
-        path = ("clusters", use, "sku")
-        try:
-            sku = find_sku(cluster["sku"])
-        except UnknownSku as error:
-            problems.append(layers.problem(path, rules.UNUSABLE_SKU, str(error)))
-            continue
-        if sku.is_retired:
-            message = f"{sku.name} was retired on {sku.retirement_date}: no new cluster can have this size"
-            problems.append(layers.problem(path, rules.UNUSABLE_SKU, message, "Standard_D8s_v5 has 8 vCPUs."))
-        elif sku.gpu_count:
-            message = f"{sku.name} has {sku.gpu_count} GPUs, which preparation leaves idle"
-            problems.append(layers.problem(path, rules.PROFILE_VALUE, message, "Use a size without GPUs."))
-        if cluster["name"] == layers.data["cluster"]:
-            message = f"'{cluster['name']}' is the cluster of the trainings, whose machines are of another size"
-            problems.append(
-                layers.problem(("clusters", use, "name"), rules.PROFILE_VALUE, message, "Use another name.")
-            )
-    return problems
-
-
-def _environment_problems(layers: Layers, own: Sequence[str], step_names: Sequence[str]) -> list[Diagnostic]:
+def _environment_problems(layers: Layers, own: Sequence[str], step_names: Sequence[str]) -> Iterator[Diagnostic]:
     """Environments that are neither a reference nor rendered by the project, or that name an unknown step."""
     environment = layers.data["environment"]
+    steps = ["default", *step_names]
     if isinstance(environment, str):
         stated: dict[KeyPath, str] = {("environment",): environment}
     else:
         stated = {("environment", step): value for step, value in environment.items()}
-    steps = ["default", *step_names]
-    unknown_steps = [
-        layers.problem(
-            path, rules.PROFILE_KEY, f"unknown step '{path[-1]}'", did_you_mean(path[-1], steps), at_key=True
-        )
-        for path in stated
-        if path[-1] not in ("environment", *steps)
-    ]
-    return unknown_steps + [
-        layers.problem(
-            path,
-            rules.UNKNOWN_ENVIRONMENT,
-            f"'{value}' is neither a reference (azureml:…) nor an environment of templates/environments/",
-            did_you_mean(value, own),
-        )
-        for path, value in stated.items()
-        if not is_environment_reference(value) and value not in own
-    ]
+        for step in [each for each in environment if each not in steps]:
+            hint = did_you_mean(step, steps)
+            yield layers.problem(("environment", step), rules.PROFILE_KEY, f"unknown step '{step}'", hint, at_key=True)
+    for path, value in stated.items():
+        if not is_environment_reference(value) and value not in own:
+            message = f"'{value}' is neither a reference (azureml:…) nor an environment of templates/environments/"
+            yield layers.problem(path, rules.UNKNOWN_ENVIRONMENT, message, did_you_mean(value, own))
 
 
-def _deepspeed_problems(layers: Layers, known: Sequence[str]) -> list[Diagnostic]:
+def _deepspeed_problems(layers: Layers, known: Sequence[str]) -> Iterator[Diagnostic]:
     """DeepSpeed configurations that have no template."""
-    configs = {name: settings.get("config") for name, settings in layers.data.get("pipelines", {}).items()}
-    return [
-        layers.problem(
-            ("pipelines", pipeline, "config"),
-            rules.PROFILE_VALUE,
-            f"unknown configuration '{config}': there is no templates/components/deepspeed/{config}.json.j2",
-            did_you_mean(config, known),
-        )
-        for pipeline, config in configs.items()
-        if config is not None and config not in known
-    ]
+    for pipeline, settings in layers.data.get("pipelines", {}).items():
+        config = settings.get("config")
+        if config is not None and config not in known:
+            message = f"unknown configuration '{config}': there is no templates/components/deepspeed/{config}.json.j2"
+            path = ("pipelines", pipeline, "config")
+            yield layers.problem(path, rules.PROFILE_VALUE, message, did_you_mean(config, known))
 
 
 def _settings_file_problems(project: Project, layers: Layers) -> Iterator[Diagnostic]:
-    """Yield the settings files of pipelines that do not exist."""
+    """Settings files of pipelines that do not exist."""
     profiled = layers.data.get("pipelines", {})
     for pipeline, accepted in accepted_settings(project).items():
         keys = profiled.get(pipeline, {})
@@ -287,7 +267,7 @@ def _settings_file_problems(project: Project, layers: Layers) -> Iterator[Diagno
 
 def is_environment_reference(text: str) -> bool:
     """Whether an environment is a reference to Azure ML, rather than a template of the project."""
-    return _REFERENCE.match(text) is not None
+    return text.startswith("azureml:")
 
 
 def _assemble(name: str, layers: Layers, settings: Mapping[str, object]) -> Profile:
@@ -295,11 +275,8 @@ def _assemble(name: str, layers: Layers, settings: Mapping[str, object]) -> Prof
     sku = find_sku(data["sku"]) if "sku" in data else None
     environment = data["environment"]
     spot = data.get("spot", False)
-    processes_per_node: int
-    if sku is not None and sku.gpu_count:
-        processes_per_node = written(sku.gpu_count, layers.origin(("sku",)))
-    else:
-        processes_per_node = data["processes_per_node"]
+    has_gpus = sku is not None and sku.gpu_count
+    processes = written(has_gpus, layers.origin(("sku",))) if has_gpus else data["processes_per_node"]
     return Profile(
         name=name,
         files=layers.files,
@@ -307,7 +284,7 @@ def _assemble(name: str, layers: Layers, settings: Mapping[str, object]) -> Prof
         description=data["description"],
         cluster=data["cluster"],
         nodes=data["nodes"],
-        processes_per_node=processes_per_node,
+        processes_per_node=processes,
         spot=spot,
         tier=written("low_priority" if spot else "dedicated", layers.origin(("spot",))),
         precision=data["precision"],

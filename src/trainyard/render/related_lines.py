@@ -18,6 +18,7 @@ from trainyard.spec.diagnostic import Diagnostic, Related, Span, SpecError
 _MOST_PROCESSES = 8
 """Forged headers could name any number of profiles and settings."""
 _FROM_PROFILE = "the value comes from the profile"
+_FROM_TEMPLATE = "rendered from this line"
 
 
 class SourceFinder:
@@ -99,14 +100,11 @@ def _sources_by_disk_line(rendered: RenderedFile, text: str) -> Callable[[int], 
 
     A line that was changed in place still has a template line, where the change belongs. An added line has none.
     """
-    here = {line: (line, "rendered from this line") for line in range(1, text.count("\n") + 2)}
-    if text != rendered.text:
-        here = _lines_since_rendered(text, rendered.text)
+    is_same = text == rendered.text
+    here = {} if is_same else _lines_since_rendered(text, rendered.text)
 
     def related(line: int) -> tuple[Related, ...]:
-        if line not in here:
-            return ()
-        rendered_line, message = here[line]
+        rendered_line, message = (line, _FROM_TEMPLATE) if is_same else here.get(line, (0, ""))
         source = rendered.source_map.source_of(rendered_line)
         if source is None:
             return ()
@@ -119,8 +117,8 @@ def _sources_by_disk_line(rendered: RenderedFile, text: str) -> Callable[[int], 
 def _lines_since_rendered(text: str, rendered_text: str) -> dict[int, tuple[int, str]]:
     """Return, for each line on disk, the rendered line it corresponds to and the message about it."""
     message_of = {
-        "equal": "rendered from this line",
-        "replace": "rendered from this line, and edited since: a change belongs here",
+        "equal": _FROM_TEMPLATE,
+        "replace": f"{_FROM_TEMPLATE}, and edited since: a change belongs here",
     }
     matcher = difflib.SequenceMatcher(None, text.split("\n"), rendered_text.split("\n"), autojunk=False)
     return {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -23,6 +23,7 @@ from trainyard.render.templates import SUFFIX, TemplateSet, names_of_rendered, t
 from trainyard.render.tuning import trial_settings, tuning_proposal
 from trainyard.render.values import origin_of, written
 from trainyard.spec.diagnostic import Diagnostic, Related, Span, SpecError
+from trainyard.spec.documents import parse_document
 
 
 @dataclass(frozen=True)
@@ -142,43 +143,26 @@ def _as_written(original: str, text: str) -> str:
 
 
 def _check_form(rendered: RenderedFile, project: Project) -> None:
-    """Check that a rendered YAML or JSON file is valid, before anything is written.
-
-    Raise SpecError at the template's line.
-    """
-    if rendered.path.suffix not in _LANGUAGES:
-        return
-    language, find_problems = _LANGUAGES[rendered.path.suffix]
-    problems = find_problems(rendered)
-    if problems:
-        raise SpecError([_at_template(problem, rendered, project, language) for problem in problems])
-
-
-def _yaml_problems(rendered: RenderedFile) -> list[Diagnostic]:
-    from trainyard.spec.documents import parse_document
-
+    """Raise SpecError, at the template's line, for rendered YAML or JSON that is not valid."""
+    language = _LANGUAGES.get(rendered.path.suffix)
+    problems: Iterable[Diagnostic] = ()
     try:
-        return list(parse_document(rendered.path, rendered.text).problems)
+        if language == "YAML":
+            problems = parse_document(rendered.path, rendered.text).problems
+        elif language == "JSON":
+            json.loads(rendered.text)
     except SpecError as error:
-        return list(error.diagnostics)
-
-
-def _json_problems(rendered: RenderedFile) -> list[Diagnostic]:
-    try:
-        json.loads(rendered.text)
+        problems = error.diagnostics
     except json.JSONDecodeError as error:
         # The header goes below the first brace, so a list or an object without a key is invalid here too.
         span = Span(rendered.path, error.lineno, error.colno, error.lineno, error.colno)
         message = f"{error.msg[0].lower()}{error.msg[1:]} (its first line is {JSON_BEGINNING.strip()} alone)"
-        return [rules.RENDERED_MALFORMED.at(span, message)]
-    return []
+        problems = [rules.RENDERED_MALFORMED.at(span, message)]
+    if found := [_at_template(problem, rendered, project, str(language)) for problem in problems]:
+        raise SpecError(found)
 
 
-_LANGUAGES: dict[str, tuple[str, Callable[[RenderedFile], list[Diagnostic]]]] = {
-    ".yaml": ("YAML", _yaml_problems),
-    ".yml": ("YAML", _yaml_problems),
-    JSON_SUFFIX: ("JSON", _json_problems),
-}
+_LANGUAGES = {".yaml": "YAML", ".yml": "YAML", JSON_SUFFIX: "JSON"}
 
 
 def _at_template(problem: Diagnostic, rendered: RenderedFile, project: Project, language: str) -> Diagnostic:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import keyword
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from trainyard.errors import UsageError, unknown_name
 from trainyard.render.copies import current_copies
 from trainyard.render.installed_from import WHEELS, InstalledFrom
 from trainyard.render.project import Project
-from trainyard.render.steps import StepDescription, own_steps, step_descriptions
+from trainyard.render.steps import own_steps, step_descriptions
 from trainyard.resources import shipped
 
 RECIPES = ("ddp", "fsdp", "deepspeed", "blank")
@@ -90,8 +90,10 @@ def new_project(name: str, recipe: str, source: InstalledFrom) -> dict[str, str]
     for template in sorted(path.relative_to(shipped("templates")) for path in shipped("templates").rglob("*.j2")):
         if (new_place := _place_in_project(template.as_posix(), recipe)) is not None:
             text = (shipped("templates") / template).read_text(encoding="utf-8")
-            is_shared = template.name.startswith("_")
-            texts[f"templates/{new_place}"] = text if is_shared else _for_new_pipeline(text, recipe)
+            if not template.name.startswith("_"):
+                # What a user's own task takes and returns is not known.
+                text = text.replace("{% set exports = true %}\n", "").replace(f'"{recipe}"', f'"{_PIPELINE}"')
+            texts[f"templates/{new_place}"] = text
     for profile in _PROFILES:
         text = (shipped("profiles") / f"{profile}.yaml").read_text(encoding="utf-8")
         texts[f"profiles/{profile}.yaml"] = _profile_for(text, recipe)
@@ -149,7 +151,16 @@ def new_pipeline(project: Project, name: str, component: str | None) -> dict[str
     steps = step_descriptions(project)
     if component not in steps:
         raise unknown_name("component", component, steps)
-    return {f"templates/pipelines/{name}.yaml.j2": _pipeline_template(name, steps[component])}
+    step = steps[component]
+    values = {
+        "name": name,
+        "step": step,
+        "parameters": [field for field in step.inputs if field.kind == "parameter" and not field.optional],
+        "required": [field for field in step.inputs if field.kind == "input" and not field.optional],
+        "outputs": step.outputs,
+    }
+    ((_, text),) = _scaffold("pipeline", values)
+    return {f"templates/pipelines/{name}.yaml.j2": text}
 
 
 def package_name(name: str) -> str:
@@ -190,19 +201,9 @@ def _place_in_project(template: str, recipe: str) -> str | None:
     """Return where one of our templates goes in a new project, below templates/; None where it is not needed."""
     if template == f"pipelines/{recipe}.yaml.j2":
         return f"pipelines/{_PIPELINE}.yaml.j2"
-    return template if template.startswith((*_SHARED_TEMPLATES, *_beginnings(_TEMPLATES[recipe]))) else None
-
-
-def _beginnings(templates: Iterable[str]) -> Iterator[str]:
-    """Yield what the path of each of a recipe's templates begins with: `prepare_text` is not `prepare_text_spark`."""
-    for template in templates:
-        yield template if template.endswith("/") else f"{template}."
-
-
-def _for_new_pipeline(text: str, recipe: str) -> str:
-    """Return one of our templates with the new pipeline's name."""
-    text = text.replace("{% set exports = true %}\n", "")  # what a user's own task takes and returns is not known
-    return text.replace(f'"{recipe}"', f'"{_PIPELINE}"')
+    # `prepare_text` is not `prepare_text_spark`.
+    beginnings = (name if name.endswith("/") else f"{name}." for name in _TEMPLATES[recipe])
+    return template if template.startswith((*_SHARED_TEMPLATES, *beginnings)) else None
 
 
 def _profile_for(text: str, recipe: str) -> str:
@@ -227,14 +228,3 @@ def _check_name(kind: str, name: str, taken: Any) -> None:
         raise UsageError(f"invalid {kind} name {name!r}; expected small letters, digits and _, such as clean_text.")
     if name in taken:
         raise UsageError(f"there is a {kind} {name!r} already; choose another name.")
-
-
-def _pipeline_template(name: str, step: StepDescription) -> str:
-    """Return the template of a pipeline that runs one step, with the step's parameters as its inputs."""
-    parameters = [field for field in step.inputs if field.kind == "parameter" and not field.optional]
-    required = [field for field in step.inputs if field.kind == "input" and not field.optional]
-    values = {
-        "name": name, "step": step, "parameters": parameters, "required": required, "outputs": step.outputs,
-    }  # fmt: skip
-    ((_, text),) = _scaffold("pipeline", values)
-    return text

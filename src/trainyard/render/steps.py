@@ -135,18 +135,14 @@ def own_steps(project: Project) -> dict[str, StepDescription]:
     packages = [folder for folder in sorted(project.source.glob("*/")) if folder.name not in _NOT_OWN]
     found: dict[str, StepDescription] = {}
     for file in (file for package in packages for file in sorted(package.rglob("*.py"))):
-        text = _text_of(file)
+        try:
+            text = read_text(file, errors="replace")
+        except OSError as error:
+            raise _unreadable(file, 1, f"cannot be read: {os_error_reason(error)}") from None
         module = ".".join(file.relative_to(project.source).with_suffix("").parts)
         if "run_step(" in text and (step := _read_step(project.source, file, text, module)) is not None:
             found[step.name] = step
     return found
-
-
-def _text_of(file: Path) -> str:
-    try:
-        return read_text(file, errors="replace")
-    except OSError as error:
-        raise _unreadable(file, 1, f"cannot be read: {os_error_reason(error)}") from None
 
 
 def _read_step(source: Path, file: Path, text: str, module: str) -> StepDescription | None:

@@ -13,7 +13,7 @@ from trainyard.render import rules
 from trainyard.render.copies import stale_copies
 from trainyard.render.project import LOCK_FILE, Project
 from trainyard.render.rendered_files import FileOnDisk, edited_by_hand, files_on_disk, record_written
-from trainyard.render.rendering import RenderedFile, Rendering
+from trainyard.render.rendering import Rendering
 from trainyard.spec.diagnostic import Span, SpecError
 
 
@@ -58,8 +58,9 @@ def write(project: Project, rendering: Rendering) -> WriteReport:
     report = WriteReport(project, rendering.profile.name)
     on_disk = {found.path: found for found in files_on_disk(project, rendering.root)}
     _refuse_foreign_files(rendering, on_disk)
-    changed = [file for file in rendering.files.values() if _differs(file, on_disk.get(file.path))]
-    report.unchanged = [path for path in rendering.files if path not in {file.path for file in changed}]
+    old = {path: file.text for path, file in on_disk.items()}
+    changed = [file for path, file in rendering.files.items() if old.get(path) != file.text]
+    report.unchanged = [path for path, file in rendering.files.items() if old.get(path) == file.text]
     orphans = [found for path, found in on_disk.items() if path not in rendering.files]
     replaced = [*(on_disk[file.path] for file in changed if file.path in on_disk), *orphans]
     stale = stale_copies(project) if rendering.root == project.root else []
@@ -68,7 +69,7 @@ def write(project: Project, rendering: Rendering) -> WriteReport:
     edited |= {copy.path: copy.old for copy in stale if copy.is_edited and copy.old is not None}
     report.saved = _save(edited, project, rendering.root)
     for file in changed:
-        write_atomically(file.path, file.text, rendering.root)
+        replace_atomically(file.path, file.text.encode(), rendering.root)
         report.written.append(file.path)
     for orphan in orphans:
         _remove(orphan.path, rendering.root)
@@ -84,33 +85,20 @@ def write(project: Project, rendering: Rendering) -> WriteReport:
     return report
 
 
-def write_atomically(path: Path, text: str, root: Path) -> None:
-    """Write a file below a root atomically, making its folder. Raise SpecError naming the path if that fails."""
-    replace_atomically(path, text.encode(), root)
-
-
 def replace_atomically(path: Path, content: bytes, root: Path) -> None:
-    """Write content as `write_atomically` writes a text."""
+    """Write a file below a root atomically, making its folder. Raise SpecError naming the path if that fails."""
     with _explaining(path, "written"):
         if path.parent.is_file():
             raise NotADirectoryError(errno.ENOTDIR, f"{path.parent.name} is a file, not a folder")
         write_bytes(path, content, root)
 
 
-def _differs(file: RenderedFile, on_disk: FileOnDisk | None) -> bool:
-    return on_disk is None or on_disk.text != file.text
-
-
 def _refuse_foreign_files(rendering: Rendering, on_disk: dict[Path, FileOnDisk]) -> None:
     foreign = [path for path in rendering.files if path not in on_disk and (path.exists() or path.is_symlink())]
     if foreign:
+        message = "not rendered by Trainyard, so it was not overwritten"
         hint = "Move or delete the file, then render again; nothing was written."
-        raise SpecError(
-            [
-                rules.NOT_OURS.at(Span(path), "not rendered by Trainyard, so it was not overwritten", hint=hint)
-                for path in foreign
-            ]
-        )
+        raise SpecError([rules.NOT_OURS.at(Span(path), message, hint=hint) for path in foreign])
 
 
 def _save(contents: Mapping[Path, bytes], project: Project, root: Path) -> dict[Path, Path]:
