@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from trainyard.lint import linter
 from trainyard.lint.config import LintSettings, settings_for
-from trainyard.lint.divided_work import processors
 from trainyard.lint.linter import STANDARD_FOLDERS, LintResult
+from trainyard.lint.processors import processors
 from trainyard.lint.rules import RULES
 from trainyard.lint.rules.computes import NO_COMPUTE
 from trainyard.render.project import NoProject, Project, find_project

@@ -6,7 +6,7 @@ import ast
 import importlib.util
 from pathlib import Path
 
-from trainyard.lint.rules.deepspeed_keys import NESTED_KEYS, TOP_LEVEL_KEYS
+from trainyard.lint.rules.deepspeed import NESTED_KEYS, TOP_LEVEL_KEYS
 
 SPECIFICATION = importlib.util.find_spec("deepspeed")
 assert SPECIFICATION is not None
@@ -31,15 +31,15 @@ def fields_of(file: str, name: str) -> set[str]:
 
 def test_nested_keys_are_those_of_deepspeeds_models() -> None:
     models = {
-        ("zero_optimization",): ("zero/config.py", "DeepSpeedZeroConfig"),
-        ("zero_optimization", "offload_param"): ("zero/offload_config.py", "DeepSpeedZeroOffloadParamConfig"),
-        ("zero_optimization", "offload_optimizer"): ("zero/offload_config.py", "DeepSpeedZeroOffloadOptimizerConfig"),
-        ("bf16",): ("precision_config.py", "DeepSpeedBF16Config"),
-        ("fp16",): ("precision_config.py", "DeepSpeedFP16Config"),
+        "zero_optimization": ("zero/config.py", "DeepSpeedZeroConfig"),
+        "zero_optimization.offload_param": ("zero/offload_config.py", "DeepSpeedZeroOffloadParamConfig"),
+        "zero_optimization.offload_optimizer": ("zero/offload_config.py", "DeepSpeedZeroOffloadOptimizerConfig"),
+        "bf16": ("precision_config.py", "DeepSpeedBF16Config"),
+        "fp16": ("precision_config.py", "DeepSpeedFP16Config"),
     }
     assert models.keys() == NESTED_KEYS.keys()
     for path, (file, name) in models.items():
-        missing = fields_of(file, name) - NESTED_KEYS[path]
+        missing = fields_of(file, name) - set(NESTED_KEYS[path])
         assert missing == set(), (path, missing)
 
 
@@ -66,4 +66,4 @@ def test_keys_that_deepspeed_reads_at_the_top_level_are_known() -> None:
         if isinstance(argument, ast.Name)
     }
     assert len(read) > 15
-    assert {names[name] for name in read if name in names} - TOP_LEVEL_KEYS == set()
+    assert {names[name] for name in read if name in names} - set(TOP_LEVEL_KEYS) == set()

@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.lint.checks import CHECKS, LintedFile
-from trainyard.lint.context import LintContext
+from trainyard.lint.checks import CHECKS, LintContext, LintedFile
 from trainyard.lint.linter import lint
 from trainyard.lint.machine_output import as_json, as_sarif
 from trainyard.lint.rules.linting import CHECK_FAILED

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.lint.context import read_flags
-from trainyard.lint.scripts.dataclass_flags import with_task_flags
+from trainyard.lint.scripts.flag_readers import read_flags, with_task_flags
 from trainyard.lint.scripts.flags import ScriptFlags
 
 ARGPARSE = "import argparse\nparser = argparse.ArgumentParser()\n"
@@ -129,10 +128,12 @@ def test_typer_parameters(tmp_path: Path) -> None:
 
 
 def test_dataclasses_of_steps_with_their_bases(tmp_path: Path) -> None:
-    (tmp_path / "base.py").write_text("class Base:\n    data: str = input_folder()\n    rate: float = parameter(0.1)\n")
+    (tmp_path / "base.py").write_text(
+        "class Base:\n    data: Path = input_folder()\n    'Data.'\n    rate: float = parameter(0.1)\n    'Rate.'\n"
+    )
     (tmp_path / "config.py").write_text(
-        "from base import Base\nclass Config(Base):\n    mode: str = parameter('a', choices=('a', 'b'))\n"
-        "    extra_data: str = input_folder(optional=True)\n    plain: int = 3\n"
+        "from base import Base\nclass Config(Base):\n    mode: str = parameter('a', choices=('a', 'b'))\n    'Mode.'\n"
+        "    extra_data: Path | None = input_folder(optional=True)\n    'More.'\n"
     )
     flags = flags_of(tmp_path, "from config import Config\nrun_step(Config, 'x')\n")
     assert flags is not None
@@ -141,12 +142,11 @@ def test_dataclasses_of_steps_with_their_bases(tmp_path: Path) -> None:
     assert flags.flags["--mode"].choices == ("a", "b")
 
 
-@pytest.mark.parametrize("declared", ["same_field(Other)", "same_field(Other, NAME)", "same_field(Other, 'mode', 3)"])
-def test_another_function_called_same_field_declares_no_flag(tmp_path: Path, declared: str) -> None:
-    (tmp_path / "config.py").write_text(f"class Config:\n    rate: float = parameter(0.1)\n    x: int = {declared}\n")
-    flags = flags_of(tmp_path, "from config import Config\nrun_step(Config, 'x')\n")
-    assert flags is not None
-    assert set(flags.flags) == {"-h", "--help", "--rate"}
+def test_a_step_whose_settings_are_not_declared_as_such_has_no_known_flags(tmp_path: Path) -> None:
+    (tmp_path / "config.py").write_text(
+        "class Config:\n    rate: float = parameter(0.1)\n    'Rate.'\n    x: int = 3\n"
+    )
+    assert flags_of(tmp_path, "from config import Config\nrun_step(Config, 'x')\n") is None
 
 
 def test_a_tasks_settings_are_flags_of_its_step(tmp_path: Path) -> None:

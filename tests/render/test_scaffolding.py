@@ -18,7 +18,7 @@ from jsonschema import Draft202012Validator
 
 from trainyard import __version__
 from trainyard.errors import UsageError
-from trainyard.lint.context import read_flags
+from trainyard.lint.scripts.flag_readers import read_flags
 from trainyard.render import copies
 from trainyard.render.copies import archive_of_steps, stale_copies
 from trainyard.render.drift import find_drift

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from settings_project import SCHEMA, change, write_project
-from trainyard.lint.context import LintContext
+from trainyard.lint.checks import LintContext
 from trainyard.lint.placements import Placement, placements_of_pipeline
 from trainyard.plan.planner import plan
 from trainyard.rehearse.command import fill_command

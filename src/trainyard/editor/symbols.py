@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from trainyard.editor.cursor import covers
-from trainyard.lint.context import LintContext
+from trainyard.lint.checks import LintContext
 from trainyard.spec.bindings import texts_in
 from trainyard.spec.computes import Computes
 from trainyard.spec.diagnostic import Span, SpecError

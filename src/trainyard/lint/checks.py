@@ -1,28 +1,41 @@
-"""The checks of the linter, by what each looks at: functions that yield findings of the rules declared beside them."""
+"""A check: what it looks at, and what it may ask besides the YAML (scripts in snapshots, machines behind computes)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any, Literal, NamedTuple, TypeVar
+import json
+import re
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from trainyard.lint.context import LintContext
-from trainyard.spec.diagnostic import Diagnostic
-from trainyard.spec.documents import Document
+from trainyard.lint.scripts.data_reads import Read, reads_of
+from trainyard.lint.scripts.flag_readers import read_flags, with_task_flags
+from trainyard.lint.scripts.flags import ScriptFlags
+from trainyard.project_files import read_bytes
+from trainyard.spec.computes import Computes
+from trainyard.spec.diagnostic import Diagnostic, Span
+from trainyard.spec.documents import Document, Node
 from trainyard.spec.file_kinds import Kind
+from trainyard.spec.model import Component, Job, Pipeline, PipelineComponent, Sweep, code_of
+from trainyard.spec.parsed import Parsed, ParsedCommand, ParsedPipeline, Reading
+from trainyard.spec.resolution import Resolution
+from trainyard.spec.shell_words import CalledScript, called_scripts
+from trainyard.spec.uploads import Upload, doubtful_uploads, ignore_rule
+
+if TYPE_CHECKING:
+    from trainyard.catalogue.skus import Sku
 
 # What a check looks at: a LintedFile, a ParsedCommand, a ParsedPipeline, or a Placement (one use of a command).
 Subject = Literal["file", "command", "pipeline", "placement"]
-Check = Callable[[Any, LintContext], Iterator[Diagnostic]]
+Check = Callable[[Any, "LintContext"], Iterator[Diagnostic]]
 _Function = TypeVar("_Function", bound=Check)
+_Made = TypeVar("_Made")
+_READS_VARIABLES = re.compile(rb"environ|getenv|AZUREML_|AZURE_ML_")
 
+_KNOWN_WORDS = json.loads(Path(__file__).with_name("known_words.json").read_text(encoding="utf-8"))
 CHECKS: dict[Subject, list[Check]] = {"file": [], "command": [], "pipeline": [], "placement": []}
-
-
-class LintedFile(NamedTuple):
-    """A whole file, with what it is."""
-
-    document: Document
-    kind: Kind
 
 
 def check(subject: Subject) -> Callable[[_Function], _Function]:
@@ -33,3 +46,225 @@ def check(subject: Subject) -> Callable[[_Function], _Function]:
         return function
 
     return register
+
+
+def known_words(table: str) -> Any:
+    """Return a list or table of the words that Azure ML or another program knows, from `known_words.json`."""
+    return _KNOWN_WORDS[table]["words"]
+
+
+@dataclass(frozen=True)
+class LintedFile:
+    """A whole file, with what it is."""
+
+    document: Document
+    kind: Kind
+
+    @property
+    def root(self) -> Node:
+        """Its top level."""
+        return self.document.root
+
+    @cached_property
+    def jobs(self) -> list[Node]:
+        """The keys of what may be a job or a component: the file itself, and each job in it."""
+        return jobs_in(self.root)
+
+    def jobs_of(self, kind: str) -> Iterator[Node]:
+        """The jobs and components of a type."""
+        return (job for job in self.jobs if job.word("type") == kind)
+
+
+def jobs_in(holder: Node) -> list[Node]:
+    """Return what may be a job or a component: the keys of a file, and those of each job in it."""
+    inner = (entry.value for entry in holder.entries_of("jobs").values() if entry.value.is_mapping)
+    return [holder, *(job for each in inner for job in jobs_in(each))]
+
+
+def number_of(node: Node | None) -> float | None:
+    """Return the number that a value is, or that its text reads as; None for anything else."""
+    if node is None or isinstance(node.data, (bool, dict, list)) or node.data is None:
+        return None
+    try:
+        return float(node.text)
+    except ValueError:
+        return None
+
+
+def exceeds(part: Node | None, whole: Node | None) -> bool:
+    """Return whether one number is larger than another; False unless both are numbers."""
+    first, second = number_of(part), number_of(whole)
+    return first is not None and second is not None and first > second
+
+
+@dataclass
+class LintContext:
+    """One call of the linter: everything that was read, the known clusters, and a cache."""
+
+    parsed: Parsed
+    computes: Computes
+    outside: dict[Hashable, Any] = field(default_factory=dict)
+    """What was read in scripts and code folders. It may be shared by calls, for as long as these do not change."""
+    _cache: dict[Hashable, Any] = field(default_factory=dict)
+    _latest_resolution: tuple[PipelineComponent, Resolution] | None = None
+
+    def cached(self, key: Hashable, make: Callable[[], _Made]) -> _Made:
+        """Return what `make` returned for a key the first time."""
+        return _kept(self._cache, key, make)
+
+    def look_around(self) -> None:
+        """Note what the files that were read define, before a check reads others."""
+        _ = self.names_defined, self.conda_environments
+
+    def calls_of(self, command: ParsedCommand) -> list[CalledScript]:
+        """The Python scripts that a command calls."""
+        return self.cached(("calls", id(command)), lambda: list(called_scripts(command)))
+
+    def flags_of(self, script: Path, root: Path) -> ScriptFlags | None:
+        """The flags of a script in a snapshot; None if they cannot be determined."""
+        return _kept(self.outside, ("flags", script, root), lambda: read_flags(script, root))
+
+    def flags_with_task(self, script: Path, root: Path, flags: ScriptFlags, task: str | None) -> ScriptFlags:
+        """The flags of a step with those of a task; an empty name stands for no task, None for an unknown one."""
+        key = ("flags with task", script, root, task)
+        return _kept(self.outside, key, lambda: with_task_flags(flags, task)) if task != "" else flags
+
+    def reads_of(self, script: Path) -> Mapping[str, tuple[Read, ...]]:
+        """How a script reads the path of each of its flags."""
+        return _kept(self.outside, ("reads", script), lambda: reads_of(script))
+
+    def reads_variables(self, script: Path) -> bool:
+        """Whether a script may read environment variables."""
+        return _kept(self.outside, ("variables", script), lambda: _mentions(script, _READS_VARIABLES))
+
+    def doubtful_uploads(self, code: Path) -> list[Upload]:
+        """What should hardly be uploaded with the code of a component."""
+        return _kept(self.outside, ("uploads", code), lambda: doubtful_uploads(code))
+
+    def is_left_out(self, root: Path, file: Path) -> bool:
+        """Whether the ignore file of a snapshot excludes a file."""
+        is_ignored = _kept(self.outside, ("ignored", root), lambda: _ignore_rule(root))
+        try:
+            return is_ignored(file.relative_to(root).as_posix())
+        except (ValueError, re.error):
+            return False  # a pattern that Git does not understand either
+
+    def command_of(self, component: Component) -> ParsedCommand | None:
+        """The command that a component was read from; None if it has none."""
+        command = self._command_by_component.get(id(component))
+        return command if command is not None and command.command is not None else None
+
+    @cached_property
+    def _command_by_component(self) -> dict[int, ParsedCommand]:
+        return {id(command.component): command for command in self.parsed.commands}
+
+    def is_used(self, component: Component | PipelineComponent) -> bool:
+        """Whether a pipeline that was read uses a component, and so determines its values and machines."""
+        return id(component) in self._used_components or component.span in self._trials
+
+    @cached_property
+    def _trials(self) -> frozenset[Span]:
+        """Where the components are that sweeps try, each with values and machines of the sweep's."""
+        jobs = (job for parsed in self.parsed.pipelines for job in parsed.model.jobs.values())
+        tasks = (code.task for job in jobs if (code := code_of(job.component)) is not None)
+        return frozenset(task.trial.span for task in tasks if isinstance(task, Sweep))
+
+    @cached_property
+    def _used_components(self) -> frozenset[int]:
+        by_jobs = {id(parsed.model.jobs): parsed.model for parsed in self.parsed.pipelines if not _is_job(parsed)}
+        roots = (by_jobs.get(id(parsed.model.jobs)) for parsed in self.parsed.pipelines if _is_job(parsed))
+        jobs = (job for parsed in self.parsed.pipelines for job in parsed.model.jobs.values())
+        return frozenset(map(id, (*roots, *(job.component for job in jobs))))
+
+    @cached_property
+    def names_defined(self) -> frozenset[str]:
+        """The names of environments and other assets that files of this repository define, as far as they were read."""
+        return frozenset(name.text for root in self.computes.store.roots() if (name := root.get("name")) is not None)
+
+    @cached_property
+    def conda_environments(self) -> Mapping[str, list[Node]]:
+        """The environments with a conda file that files of this repository define, by name, as far as read."""
+        found: dict[str, list[Node]] = {}
+        for root in self.computes.store.roots():
+            name = root.get("name") if root.get("conda_file") is not None else None
+            if name is not None:
+                found.setdefault(name.text, []).append(root)
+        return found
+
+    def jobs_using(self, component: Component) -> Sequence[tuple[PipelineComponent, Job]]:
+        """The jobs that run a component, each with its pipeline."""
+        return self._jobs_by_component.get(id(component), ())
+
+    @cached_property
+    def _jobs_by_component(self) -> dict[int, list[tuple[PipelineComponent, Job]]]:
+        found: dict[int, list[tuple[PipelineComponent, Job]]] = {}
+        for parsed in self.parsed.pipelines:
+            for job in parsed.model.jobs.values():
+                found.setdefault(id(job.component), []).append((parsed.model, job))
+        return found
+
+    def resolution_of(self, pipeline: PipelineComponent) -> Resolution:
+        """The resolved values of a pipeline. Only the latest is kept: its checks follow each other."""
+        if self._latest_resolution is None or self._latest_resolution[0] is not pipeline:
+            self._latest_resolution = pipeline, Resolution(pipeline, store=self.computes.store)
+        return self._latest_resolution[1]
+
+    def job_node(self, job: Job) -> tuple[Node, Reading]:
+        """The YAML of a job of the model, and the reading of its file."""
+        return self._node_by_job[id(job)]
+
+    @cached_property
+    def _node_by_job(self) -> dict[int, tuple[Node, Reading]]:
+        return {
+            id(job): (job.node, parsed.reading)
+            for parsed in self.parsed.pipelines
+            for job in parsed.model.jobs.values()
+        }
+
+    def pipeline_in(self, file: Path) -> ParsedPipeline | None:
+        """The pipeline component in a file, as far as it was read."""
+        return self._pipeline_by_file.get(file)
+
+    @cached_property
+    def _pipeline_by_file(self) -> dict[Path, ParsedPipeline]:
+        return {
+            pipeline.reading.file: pipeline
+            for pipeline in self.parsed.pipelines
+            if pipeline.body is pipeline.reading.document.root
+        }
+
+
+def _kept(cache: dict[Hashable, Any], key: Hashable, make: Callable[[], _Made]) -> _Made:
+    if key not in cache:
+        cache[key] = make()
+    made: _Made = cache[key]
+    return made
+
+
+def _mentions(script: Path, pattern: re.Pattern[bytes]) -> bool:
+    try:
+        return pattern.search(read_bytes(script)) is not None
+    except OSError:
+        return True
+
+
+def _is_job(parsed: ParsedPipeline) -> bool:
+    return isinstance(parsed.model, Pipeline)
+
+
+def _ignore_rule(root: Path) -> Callable[[str], bool]:
+    try:
+        return ignore_rule(root)[0]
+    except (OSError, ValueError):
+        return lambda _: False
+
+
+@lru_cache(maxsize=1024)
+def sku_named(size: str) -> Sku | None:
+    """A VM size of the catalogue, or None."""
+    from trainyard.catalogue.skus import UnknownSku, find_sku
+
+    try:
+        return find_sku(size)
+    except UnknownSku:
+        return None

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import os
-import signal
-import sys
-import threading
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
 from typing import Any, Literal
 
 from trainyard.errors import UsageError
-from trainyard.lint.checks import CHECKS, LintedFile
+from trainyard.lint.checks import CHECKS, LintContext, LintedFile
 from trainyard.lint.config import LintSettings
-from trainyard.lint.context import LintContext
-from trainyard.lint.divided_work import divided
 from trainyard.lint.ignores import Ignores, read_ignores
 from trainyard.lint.placements import placement_of_command, placements_of_pipeline
+from trainyard.lint.processors import TooSlow, divided, limited_cpu
 from trainyard.lint.rules import RULES
 from trainyard.lint.rules.hardware import BF16_WITHOUT_HARDWARE
 from trainyard.lint.rules.linting import CHECK_FAILED
@@ -44,6 +39,7 @@ from trainyard.spec.schema_checks import check_schema
 
 STANDARD_FOLDERS = ("components", "pipelines", "settings", "environments", "compute", "profiles")
 _LONGEST_MESSAGE = 450
+CPU_SECONDS = 5.0
 _YAML_SUFFIXES = frozenset({".yaml", ".yml"})
 # Tools keep these, not people; `.github` and the like are excluded because of their dot.
 _SKIPPED_FOLDERS = frozenset({"node_modules", "__pycache__", "venv"})
@@ -401,32 +397,3 @@ def _is_same(new: Diagnostic, known: Diagnostic) -> bool:
         or (new.rule, known.rule) in _REDUNDANT
         or ((new.rule, new.message) == (known.rule, known.message))
     )
-
-
-CPU_SECONDS = 5.0
-
-
-class TooSlow(Exception):
-    """A file that takes more processor time than it may."""
-
-
-@contextmanager
-def limited_cpu(seconds: float) -> Iterator[None]:
-    """Raise TooSlow within the block when it has taken so much processor time, that of an inner block aside.
-
-    Only a process's main thread can be interrupted: elsewhere, as in the language server, there is no limit.
-    """
-    if sys.platform == "win32" or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        raise TooSlow
-
-    before = signal.signal(signal.SIGPROF, stop)
-    left, _ = signal.setitimer(signal.ITIMER_PROF, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_PROF, left)
-        signal.signal(signal.SIGPROF, before)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from trainyard.lint.context import LintContext, sku_named
+from trainyard.lint.checks import LintContext, sku_named
 from trainyard.spec.computes import Compute
 from trainyard.spec.diagnostic import Span
 from trainyard.spec.documents import Node, Value

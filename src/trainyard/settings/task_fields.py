@@ -132,7 +132,7 @@ def task_fields(task: str, folders: Sequence[Path] | None = None) -> tuple[StepF
 
 
 def fields_of_class(file: Path, class_name: str, folders: Sequence[Path]) -> tuple[StepField, ...]:
-    """The fields of a dataclass in a file whose other modules are in `folders`. Raises UnreadableSettings."""
+    """The fields of a dataclass that a file defines or imports, with its modules in `folders`. Raises TaskError."""
     sources = _Sources((*folders, _PACKAGE_FOLDER))
     return tuple(sources.fields_of(sources.class_in(file, class_name)).values())
 
@@ -194,9 +194,10 @@ class _Sources:
         return found
 
     def class_in(self, file: Path, class_name: str) -> _Class:
-        """The class of a file that has it."""
+        """A class that a file defines or imports. TaskError when it does neither."""
         found = self._named(_Module("", file, ast.parse(file.read_bytes())), class_name)
-        assert found is not None
+        if found is None:
+            raise TaskError(f"{file} has no class {class_name}")
         return found
 
     def settings_of_task(self, module_name: str, class_name: str) -> _Class:

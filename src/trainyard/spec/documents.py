@@ -156,6 +156,10 @@ class Node:
         found = self.find(*keys)
         return found.text if found is not None and found.data is not None else ""
 
+    def word(self, *keys: str) -> str:
+        """The text of the scalar at a path of keys in lower case; empty if there is none."""
+        return self.text_of(*keys).lower()
+
     def entries_of(self, key: str) -> dict[str, Entry]:
         """The entries of the mapping beneath a key; none if there is no mapping."""
         found = self.get(key)

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from trainyard.lint.checks import LintedFile, check
-from trainyard.lint.context import LintContext
+from trainyard.lint.checks import LintContext, LintedFile, check, known_words
+from trainyard.lint.rules.data_paths import data_in
 from trainyard.settings.suggestions import close_match, misspelt_name, only_close
 from trainyard.spec.diagnostic import Diagnostic, Related
 from trainyard.spec.documents import Node, shorten
@@ -18,16 +18,7 @@ from trainyard.spec.rule import Rule
 from trainyard.spec.rules.keys import MISSING_KEY
 from trainyard.spec.rules.references import BAD_REFERENCE
 
-# The names of these families as of 2026-11, and earlier ones that files still use:
-# https://learn.microsoft.com/azure/machine-learning/resource-curated-environments
-_CURATED = (
-    *("acpt-pytorch-2.8-cuda12.6", "acpt-pytorch-2.2-cuda12.1", "acpt-pytorch-2.1-cuda12.1"),
-    *("acpt-pytorch-2.0-cuda11.7", "acpt-pytorch-1.13-cuda11.7", "acpt-pytorch-1.13-py38-cuda11.7-gpu"),
-    *("acpt-pytorch-1.12-cuda11.6", "acpt-pytorch-1.12-py39-cuda11.6-gpu", "acpt-pytorch-1.11-cuda11.3"),
-    *("acpt-pytorch-1.11-py38-cuda11.3-gpu", "acpt-pytorch-1.11-py38-cuda11.5-gpu"),
-    *("tensorflow-2.16-cuda12", "tensorflow-2.12-cuda11", "tensorflow-2.11-cuda11"),
-    *("sklearn-1.5", "sklearn-1.1", "sklearn-1.0"),
-)
+_CURATED: list[str] = known_words("curated_environments")
 _FAMILY = re.compile(r"(acpt|tensorflow|sklearn)-")
 _VERSIONED = re.compile(r"(pytorch-|tensorflow-|sklearn-|cuda)([0-9]+(?:\.[0-9]+)?)")
 _REGISTRY_ENVIRONMENT = re.compile(r"azureml://registries/azureml/environments/([^/]+)(?:/|$)")
@@ -58,49 +49,73 @@ environment: azureml:torch‹⇒:3›
 )
 
 
-@check("file")
-def _no_version(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
-    for path in _data_paths(file):
-        if _NAME_ONLY.fullmatch(path.text):
-            hint = f"Write {path.text}:VERSION, or {path.text}@latest."
-            yield NO_VERSION.at(path.span, f"'{path.text}' has no version", hint)
-
-
 @check("command")
 def _environment(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
-    environment = command.node.get("environment")
-    if environment is not None and environment.is_text:
-        yield from _reference(environment, "environment")
+    yield from _judged(command.node.get("environment"), "environment", context)
 
 
 @check("pipeline")
 def _components(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
     for job in pipeline.model.jobs.values():
-        component = job.node.get("component") or job.node.get("trial")
-        if component is not None and component.is_text:
-            yield from _reference(component, "component")
-            yield from _moving(component, "component")
+        yield from _judged(job.node.get("component") or job.node.get("trial"), "component", context)
 
 
 @check("file")
-def _data_references(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
-    """Data paths: the inputs and outputs of jobs and pipelines."""
-    for path in _data_paths(file):
-        if path.text.startswith("azureml:") and not path.text.startswith("azureml:/"):
-            yield from _asset_form(path, "data")
-        address, folder = _DATA_ADDRESS.match(path.text), _DATASTORE_FOLDER.match(path.text)
-        if address is not None and address[1] not in _DATA_ADDRESSES:
-            message = f"'azureml://{address[1]}/' is not an address of data"
-            hint = close_match(address[1], _DATA_ADDRESSES) or "Data is stored in azureml://datastores/NAME/paths/…"
-            yield BAD_REFERENCE.at(path.span, message, hint, severity="warning")
-        if folder is not None and not folder[1]:
-            message = "this address names no datastore"
-            hint = "Write azureml://datastores/NAME/paths/…"
-            yield BAD_REFERENCE.at(path.span, message, hint, severity="warning")
-        elif folder is not None and folder[2] != "paths":
-            message = f"expected 'paths' after the name of the datastore, not '{shorten(folder[2])}'"
-            hint = f"Write azureml://datastores/{folder[1]}/paths/…"
-            yield BAD_REFERENCE.at(path.span, message, hint, severity="warning")
+def _of_deployments(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
+    if file.kind in ("online_deployment", "batch_deployment"):
+        for what in ("environment", "model", "component"):
+            yield from _judged(file.root.get(what), what, context, is_of_deployment=True)
+
+
+def _judged(
+    node: Node | None, what: str, context: LintContext, *, is_of_deployment: bool = False
+) -> Iterator[Diagnostic]:
+    """What is wrong with a reference. Where a deployment's has no version, Azure ML's client takes the latest."""
+    if node is None or not node.is_text:
+        return
+    yield from _form(node, what)
+    if not is_of_deployment:
+        if _NAME_ONLY.fullmatch(node.text):
+            yield NO_VERSION.at(node.span, f"'{node.text}' has no version", f"Write {node.text}:VERSION.")
+        if _LATEST.search(node.text):
+            message = f"this {what} changes whenever a new version is registered"
+            hint = "Write /versions/N instead of /labels/latest, :N instead of @latest."
+            yield MOVING_VERSION.at(node.span, message, hint)
+    if what == "environment":
+        yield from _curated(node, context)
+    yield from _unknown(node, what, context)
+
+
+@check("file")
+def _data(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
+    """Data paths: the inputs and outputs of jobs and pipelines, and where an asset is."""
+    for path in (data.path for data in data_in(file)):
+        if file.kind != "asset" and _NAME_ONLY.fullmatch(path.text):
+            hint = f"Write {path.text}:VERSION, or {path.text}@latest."
+            yield NO_VERSION.at(path.span, f"'{path.text}' has no version", hint)
+        if file.kind != "asset" and path.text.startswith("azureml:") and not path.text.startswith("azureml:/"):
+            yield from _form(path, "data")
+        problem = _wrong_address(path.text)
+        if problem is not None:
+            yield BAD_REFERENCE.at(path.span, *problem, severity="warning")
+    if file.kind in ("pipeline", "command_job", "sweep_job", "other_job"):
+        for entry in (entry for job in file.jobs for entry in job.entries_of("inputs").values()):
+            path = entry.value.get("path") if entry.value.is_mapping else entry.value
+            yield from _unknown(path, _DATA, context)
+
+
+def _wrong_address(text: str) -> tuple[str, str] | None:
+    """What is wrong with an `azureml://` address of data, and a hint; None if nothing is."""
+    address, folder = _DATA_ADDRESS.match(text), _DATASTORE_FOLDER.match(text)
+    if address is not None and address[1] not in _DATA_ADDRESSES:
+        hint = close_match(address[1], _DATA_ADDRESSES) or "Data is stored in azureml://datastores/NAME/paths/…"
+        return f"'azureml://{address[1]}/' is not an address of data", hint
+    if folder is not None and not folder[1]:
+        return "this address names no datastore", "Write azureml://datastores/NAME/paths/…"
+    if folder is not None and folder[2] != "paths":
+        message = f"expected 'paths' after the name of the datastore, not '{shorten(folder[2])}'"
+        return message, f"Write azureml://datastores/{folder[1]}/paths/…"
+    return None
 
 
 MOVING_VERSION = Rule("AML410", "moving-version", "warning", pedantic=True).explained(
@@ -113,21 +128,6 @@ command: python train.py
 environment: ‸azureml://registries/azureml/environments/sklearn-1.5/‹labels/latest⇒versions/17›
 """,
 )
-
-
-@check("command")
-def _moving_version(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
-    environment = command.node.get("environment")
-    if environment is not None and environment.is_text:
-        yield from _moving(environment, "environment")
-
-
-def _moving(node: Node, what: str) -> Iterator[Diagnostic]:
-    if _LATEST.search(node.text):
-        message = f"this {what} changes whenever a new version is registered"
-        yield MOVING_VERSION.at(
-            node.span, message, "Write /versions/N instead of /labels/latest, :N instead of @latest."
-        )
 
 
 UNKNOWN_CURATED_ENVIRONMENT = Rule("AML411", "unknown-curated-environment", "warning").explained(
@@ -144,26 +144,9 @@ environment: ‸azureml://registries/azureml/environments/‹acpt-pytorch-2.8-cu
 )
 
 
-@check("command")
-def _unknown_curated_environment(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
-    yield from _curated(command.node.get("environment"), context)
-
-
-@check("file")
-def _references_of_deployments(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
-    """What a deployment names. Without a version, Azure ML's client takes the latest."""
-    if file.kind not in ("online_deployment", "batch_deployment"):
-        return
-    for key in ("environment", "model", "component"):
-        named = file.document.root.get(key)
-        if named is not None and named.is_text:
-            yield from _asset_form(named, key)
-    yield from _curated(file.document.root.get("environment"), context)
-
-
-def _curated(environment: Node | None, context: LintContext) -> Iterator[Diagnostic]:
-    match = _REGISTRY_ENVIRONMENT.match(environment.text) if environment is not None else None
-    if environment is None or match is None or match[1] in _CURATED or not _FAMILY.match(match[1]):
+def _curated(environment: Node, context: LintContext) -> Iterator[Diagnostic]:
+    match = _REGISTRY_ENVIRONMENT.match(environment.text)
+    if match is None or match[1] in _CURATED or not _FAMILY.match(match[1]):
         return
     if not _is_newer_than_known(match[1]) and match[1] not in context.names_defined:
         hint = close_match(match[1], _CURATED) or "`az ml environment list --registry-name azureml` lists them."
@@ -172,44 +155,19 @@ def _curated(environment: Node | None, context: LintContext) -> Iterator[Diagnos
 
 def _is_newer_than_known(name: str) -> bool:
     """Whether the framework or CUDA of a curated environment is newer than all known ones of its family."""
-    versions = dict(_VERSIONED.findall(name))
+    known = [(part, _numbers(version)) for each in _CURATED for part, version in _VERSIONED.findall(each)]
+    found = ((part, _numbers(version)) for part, version in _VERSIONED.findall(name))
     return any(
-        _numbers(version) > max((_numbers(known) for known in _known_versions(part)), default=_numbers(version))
-        for part, version in versions.items()
+        version > max((other for other_part, other in known if other_part == part), default=version)
+        for part, version in found
     )
-
-
-def _known_versions(part: str) -> list[str]:
-    return [version for name in _CURATED for known, version in _VERSIONED.findall(name) if known == part]
 
 
 def _numbers(version: str) -> list[int]:
     return [int(number) for number in version.split(".")]
 
 
-def _data_paths(file: LintedFile) -> Iterator[Node]:
-    """The paths of the inputs and outputs of jobs and pipelines."""
-    root = file.document.root
-    if file.kind == "asset":
-        address = root.get("path")
-        if address is not None and address.is_text and _DATA_ADDRESS.match(address.text):
-            yield address
-    if file.kind not in ("pipeline", "command_job", "sweep_job", "other_job"):
-        return
-    for holder in (root, *(entry.value for entry in root.entries_of("jobs").values())):
-        for entry in (*holder.entries_of("inputs").values(), *holder.entries_of("outputs").values()):
-            path = entry.value.get("path")
-            if path is not None and path.is_text:
-                yield path
-
-
-def _reference(node: Node, what: str) -> Iterator[Diagnostic]:
-    yield from _asset_form(node, what)
-    if _NAME_ONLY.fullmatch(node.text):
-        yield NO_VERSION.at(node.span, f"'{node.text}' has no version", f"Write {node.text}:VERSION.")
-
-
-def _asset_form(node: Node, what: str) -> Iterator[Diagnostic]:
+def _form(node: Node, what: str) -> Iterator[Diagnostic]:
     """An `azureml:` reference whose form no asset has."""
     text = node.text
     label = _LABELLED.fullmatch(text)
@@ -237,7 +195,7 @@ def _asset_form(node: Node, what: str) -> Iterator[Diagnostic]:
 
 
 _NAMED = re.compile(r"azureml:([A-Za-z0-9][\w.-]*)(?::([\w.-]+)|@latest)")
-_ENVIRONMENT, _COMPONENT, _DATA = "environment", "component", "data or model"
+_DATA = "data or model"
 _KEYS_OF_COMPONENTS = frozenset({"command", "jobs", "task", "entry"})
 _SHORTEST_NAME = 6
 
@@ -272,39 +230,11 @@ environment: azureml:torch:3
 )
 
 
-@check("command")
-def _unknown_asset(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
-    yield from _asset(command.node.get("environment"), _ENVIRONMENT, context)
-
-
-@check("pipeline")
-def _misspelt_components(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
-    for job in pipeline.model.jobs.values():
-        yield from _asset(job.node.get("component") or job.node.get("trial"), _COMPONENT, context)
-
-
-@check("file")
-def _of_deployments(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
-    if file.kind in ("online_deployment", "batch_deployment"):
-        root = file.document.root
-        for key, kind in (("environment", _ENVIRONMENT), ("component", _COMPONENT), ("model", _DATA)):
-            yield from _asset(root.get(key), kind, context)
-
-
-@check("file")
-def _data(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
-    if file.kind in ("pipeline", "command_job", "sweep_job", "other_job"):
-        root = file.document.root
-        for holder in (root, *(entry.value for entry in root.entries_of("jobs").values() if entry.value.is_mapping)):
-            for entry in holder.entries_of("inputs").values():
-                path = entry.value.get("path") if entry.value.is_mapping else entry.value
-                yield from _asset(path, _DATA, context)
-
-
-def _asset(reference: Node | None, kind: str, context: LintContext) -> Iterator[Diagnostic]:
+def _unknown(reference: Node | None, what: str, context: LintContext) -> Iterator[Diagnostic]:
     named = _NAMED.fullmatch(reference.text) if reference is not None and reference.is_text else None
     if reference is None or named is None:
         return
+    kind = _DATA if what == "model" else what
     defined = context.cached("assets defined", lambda: _defined(context))[kind]
     found, name = defined.get(named[1]), named[1]
     if found is None and name not in context.names_defined and len(name) >= _SHORTEST_NAME:
@@ -323,7 +253,7 @@ def _asset(reference: Node | None, kind: str, context: LintContext) -> Iterator[
 
 def _defined(context: LintContext) -> Mapping[str, dict[str, list[_Definition]]]:
     """What files define, by kind and name, as far as they were read."""
-    found: dict[str, dict[str, list[_Definition]]] = {_ENVIRONMENT: {}, _COMPONENT: {}, _DATA: {}}
+    found: dict[str, dict[str, list[_Definition]]] = {"environment": {}, "component": {}, _DATA: {}}
     files: set[Path] = set()
     for root in context.computes.store.roots():
         name, kind = root.get("name"), _kind(root)
@@ -335,16 +265,16 @@ def _defined(context: LintContext) -> Mapping[str, dict[str, list[_Definition]]]
 
 def _kind(root: Node) -> str:
     if root.entries.keys() & {"image", "build", "conda_file"}:
-        return _ENVIRONMENT
+        return "environment"
     if root.get("version") is not None and root.entries.keys() & _KEYS_OF_COMPONENTS:
-        return _COMPONENT
+        return "component"
     return _DATA if root.get("path") is not None and root.get("type") is not None else ""
 
 
 @check("file")
 def _without_a_name(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
     """A component that no pipeline uses by its file is there to be registered."""
-    root = file.document.root
+    root = file.root
     if file.kind not in ("component", "pipeline_component") or "name" in root.entries:
         return
     if file.document.file not in context.cached("used files", lambda: _files_of_used_components(context)):

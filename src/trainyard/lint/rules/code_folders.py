@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from trainyard.lint.checks import check
-from trainyard.lint.context import LintContext
+from trainyard.lint.checks import LintContext, check
 from trainyard.project_files import names_in
 from trainyard.resources import PACKAGE, STEP_ARCHIVE
 from trainyard.settings.suggestions import close_match, closest, only_close

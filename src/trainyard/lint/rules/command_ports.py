@@ -6,8 +6,7 @@ import re
 from collections.abc import Iterator
 from functools import lru_cache
 
-from trainyard.lint.checks import check
-from trainyard.lint.context import LintContext
+from trainyard.lint.checks import LintContext, check
 from trainyard.spec.diagnostic import Diagnostic, Related
 from trainyard.spec.expressions import (
     Binding,

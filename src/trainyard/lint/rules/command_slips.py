@@ -6,10 +6,9 @@ import re
 from collections.abc import Iterator
 from itertools import pairwise
 
-from trainyard.lint.checks import check
-from trainyard.lint.context import LintContext
-from trainyard.lint.passed_flags import calls_with_flags, declared, given_flags
+from trainyard.lint.checks import LintContext, check
 from trainyard.lint.rules.script_arguments import FLAG_VALUE
+from trainyard.lint.script_calls import calls_with_flags, declared, given_flags
 from trainyard.spec.diagnostic import Diagnostic, Related
 from trainyard.spec.parsed import ParsedCommand
 from trainyard.spec.rule import Rule

@@ -7,8 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from trainyard.lint.checks import LintedFile, check
-from trainyard.lint.context import LintContext
+from trainyard.lint.checks import LintContext, LintedFile, check, known_words
 from trainyard.settings.suggestions import misspelt_name, only_close, slips
 from trainyard.spec.diagnostic import Diagnostic, Related
 from trainyard.spec.documents import Node, shorten
@@ -29,19 +28,7 @@ _DEEPEST_PIPELINE = 20
 _SHORTEST_IDLE = 60
 # https://learn.microsoft.com/azure/machine-learning/how-to-create-compute-instance#configure-idle-shutdown
 _SHORTEST_SHUTDOWN = 15
-# https://learn.microsoft.com/azure/reliability/regions-list
-_LOCATIONS = (
-    *("australiacentral", "australiacentral2", "australiaeast", "australiasoutheast", "austriaeast", "belgiumcentral"),
-    *("brazilsouth", "brazilsoutheast", "canadacentral", "canadaeast", "centralindia", "centralus", "chilecentral"),
-    *("eastasia", "eastus", "eastus2", "francecentral", "francesouth", "germanynorth", "germanywestcentral"),
-    *("indonesiacentral", "israelcentral", "italynorth", "japaneast", "japanwest", "koreacentral", "koreasouth"),
-    *("malaysiawest", "mexicocentral", "newzealandnorth", "northcentralus", "northeurope", "norwayeast", "norwaywest"),
-    *("polandcentral", "qatarcentral", "southafricanorth", "southafricawest", "southcentralus", "southeastasia"),
-    *("southindia", "spaincentral", "swedencentral", "switzerlandnorth", "switzerlandwest", "uaecentral", "uaenorth"),
-    *("uksouth", "ukwest", "westcentralus", "westeurope", "westindia", "westus", "westus2", "westus3"),
-    *("chinaeast2", "chinaeast3", "chinanorth2", "chinanorth3", "usgovarizona", "usgovtexas", "usgovvirginia"),
-    *("swedensouth", "jioindiawest", "jioindiacentral", "centraluseuap", "eastus2euap", "usdodcentral", "usdodeast"),
-)
+_LOCATIONS: list[str] = known_words("locations")
 _HAVE_A_LOCATION = frozenset({"compute", "workspace", "registry", "feature_store"})
 # `ComputeDefaults.VMSIZE` of azure-ai-ml 1.35.2.
 _DEFAULT_SIZE = "Standard_DS3_v2"
@@ -64,28 +51,38 @@ jobs:
 
 
 @check("file")
-def _compute_form(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
+def _compute_of_job(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
     if file.kind in ("command_job", "sweep_job", "other_job", "batch_deployment"):
-        yield from _form(file.document.root.get("compute"))
+        yield from _reference(file.root.get("compute"), file.document.file, context)
+    if file.kind == "schedule":
+        settings = file.root.find("create_job", "settings", "default_compute")
+        yield from _typo(settings, file.document.file, context)
 
 
 @check("pipeline")
-def _forms_in_pipeline(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
-    for node in _computes(pipeline):
+def _computes_of_pipeline(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
+    for job in pipeline.model.jobs.values():
+        yield from _reference(job.node.get("compute"), pipeline.reading.file, context)
+    yield from _reference(pipeline.body.find("settings", "default_compute"), pipeline.reading.file, context)
+
+
+def _reference(node: Node | None, file: Path, context: LintContext) -> Iterator[Diagnostic]:
+    if node is not None and node.is_text:
         yield from _form(node)
+        yield from _typo(node, file, context)
 
 
-def _form(node: Node | None) -> Iterator[Diagnostic]:
-    misspelt = _MISSPELT.match(node.text) if node is not None and node.is_text else None
-    if node is not None and misspelt is not None and slips(misspelt[1], "azureml") in (1, 2):
+def _form(node: Node) -> Iterator[Diagnostic]:
+    misspelt = _MISSPELT.match(node.text)
+    if misspelt is not None and slips(misspelt[1], "azureml") in (1, 2):
         right = f"azureml:{node.text[misspelt.end() :].lstrip(':')}"
         yield COMPUTE_FORM.at(node.span, f"'{shorten(node.text)}' is not a compute", f"Did you mean '{right}'?")
         return
-    if node is not None and node.is_text and _VM_SIZE.fullmatch(node.text) is not None:
+    if _VM_SIZE.fullmatch(node.text) is not None:
         message = f"'{shorten(node.text)}' is a VM size, and a compute has a name of its own"
         yield COMPUTE_FORM.at(node.span, message, "Name a cluster, or write `resources: {instance_type: …}`.")
         return
-    if node is None or not _is_reference(node) or _COMPUTE_NAME.fullmatch(node.text) or _RESOURCE_ID.match(node.text):
+    if not _is_reference(node) or _COMPUTE_NAME.fullmatch(node.text) or _RESOURCE_ID.match(node.text):
         return
     name = node.text.removeprefix("azureml:").strip("/").split("/")[-1].split(":")[0].split("@")[0]
     yield COMPUTE_FORM.at(
@@ -96,7 +93,7 @@ def _form(node: Node | None) -> Iterator[Diagnostic]:
 @check("file")
 def _idle_minutes(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
     """A time to wait of less than a minute, which is meant in minutes."""
-    idle = file.document.root.get("idle_time_before_scale_down") if file.kind == "compute" else None
+    idle = file.root.get("idle_time_before_scale_down") if file.kind == "compute" else None
     seconds = whole_number(idle.data) if idle is not None else None
     if idle is not None and seconds is not None and 0 < seconds < _SHORTEST_IDLE:
         message = f"idle machines are given back after {seconds} seconds, before the next job of a pipeline starts"
@@ -106,7 +103,7 @@ def _idle_minutes(file: LintedFile, context: LintContext) -> Iterator[Diagnostic
 @check("file")
 def _location(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
     """A region of Azure that differs by a typo from one that there is."""
-    location = file.document.root.get("location") if file.kind in _HAVE_A_LOCATION else None
+    location = file.root.get("location") if file.kind in _HAVE_A_LOCATION else None
     # `West Europe` is the same.
     name = location.text.replace(" ", "").lower() if location is not None and location.is_text else ""
     meant = only_close(name, _LOCATIONS) if name and name not in _LOCATIONS else None
@@ -118,7 +115,7 @@ def _location(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
 @check("file")
 def _size_by_default(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
     """A cluster or machine whose size nobody chose."""
-    root = file.document.root
+    root = file.root
     kind = root.get("type") if file.kind == "compute" else None
     if kind is not None and kind.text.lower() in ("amlcompute", "computeinstance") and not _names_a_size(root):
         message = f"there is no 'size', and Azure ML's client takes {_DEFAULT_SIZE}"
@@ -151,21 +148,6 @@ size: Standard_ND96asr_v4
 )
 
 
-@check("file")
-def _unknown_compute(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
-    if file.kind in ("command_job", "sweep_job", "other_job", "batch_deployment"):
-        yield from _typo(file.document.root.get("compute"), file.document.file, context)
-    if file.kind == "schedule":
-        settings = file.document.root.find("create_job", "settings")
-        yield from _typo(settings.get("default_compute") if settings is not None else None, file.document.file, context)
-
-
-@check("pipeline")
-def _typos_in_pipeline(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
-    for node in _computes(pipeline):
-        yield from _typo(node, pipeline.reading.file, context)
-
-
 def _typo(node: Node | None, file: Path, context: LintContext) -> Iterator[Diagnostic]:
     if node is None or not _is_reference(node) or not _COMPUTE_NAME.fullmatch(node.text):
         return
@@ -180,11 +162,6 @@ def _typo(node: Node | None, file: Path, context: LintContext) -> Iterator[Diagn
 
 def _is_reference(node: Node) -> bool:
     return node.is_text and node.text.startswith("azureml:") and "${{" not in node.text
-
-
-def _computes(pipeline: ParsedPipeline) -> Iterator[Node | None]:
-    yield from (job.node.get("compute") for job in pipeline.model.jobs.values())
-    yield pipeline.body.find("settings", "default_compute")
 
 
 NO_COMPUTE = Rule("AML414", "no-compute", "error", suppressed_by_errors=True).explained(
@@ -204,7 +181,7 @@ type: pipeline
 @check("file")
 def _no_compute(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
     """The first job of a pipeline that has no compute, nested pipelines included."""
-    root = file.document.root
+    root = file.root
     defaults = (root.find("settings", "default_compute"), root.get("compute"))
     if file.kind != "pipeline" or any(node is not None and node.data is not None for node in defaults):
         return

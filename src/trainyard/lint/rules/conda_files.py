@@ -2,82 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from trainyard.catalogue.python_packages import is_known_package, known_packages, package_name
-from trainyard.lint.checks import LintedFile, check
-from trainyard.lint.context import LintContext
-from trainyard.lint.environments import CondaPackage, conda_of, environments_in, packages_of
+from trainyard.lint.checks import LintContext, LintedFile, check, known_words
 from trainyard.settings.suggestions import one_slip_from, only_close
-from trainyard.spec.diagnostic import Diagnostic, Related
+from trainyard.spec.diagnostic import Diagnostic, Related, SpecError
 from trainyard.spec.documents import Node, describe, shorten
+from trainyard.spec.findings import DocumentStore
 from trainyard.spec.rule import Rule
 from trainyard.spec.rules.keys import WRONG_TYPE
 
-# torch: its torchvision, and the oldest and newest Python that its wheels are for.
-# https://github.com/pytorch/vision#installation and https://github.com/pytorch/pytorch/blob/main/RELEASE.md
-_TORCH: dict[str, tuple[str, str, str]] = {
-    "1.12": ("0.13", "3.7", "3.10"),
-    "1.13": ("0.14", "3.7", "3.11"),
-    "2.0": ("0.15", "3.8", "3.11"),
-    "2.1": ("0.16", "3.8", "3.11"),
-    "2.2": ("0.17", "3.8", "3.12"),
-    "2.3": ("0.18", "3.8", "3.12"),
-    "2.4": ("0.19", "3.8", "3.12"),
-    "2.5": ("0.20", "3.9", "3.13"),
-    "2.6": ("0.21", "3.9", "3.13"),
-    "2.7": ("0.22", "3.9", "3.13"),
-    "2.8": ("0.23", "3.9", "3.13"),
-}
+_TORCHVISION_OF_TORCH: dict[str, str] = known_words("torchvision_of_torch")
+# The oldest and newest Python of each minor version of a package.
+_PYTHONS: dict[str, dict[str, list[str]]] = known_words("pythons_of_packages")
 _ANY = "3.99"
-# The oldest and newest Python of others, by minor version: their pages on PyPI.
-_PYTHONS: dict[str, dict[str, tuple[str, str]]] = {
-    "torch": {version: (oldest, newest) for version, (_, oldest, newest) in _TORCH.items()},
-    "tensorflow": {
-        "2.8": ("3.7", "3.10"),
-        "2.10": ("3.7", "3.10"),
-        "2.11": ("3.7", "3.10"),
-        "2.12": ("3.8", "3.11"),
-        "2.13": ("3.8", "3.11"),
-        "2.15": ("3.9", "3.11"),
-        "2.16": ("3.9", "3.12"),
-        "2.17": ("3.9", "3.12"),
-        "2.18": ("3.9", "3.12"),
-    },
-    # These have source packages: what is newer than their wheels is built, and only the oldest Python is certain.
-    "numpy": {"1.22": ("3.8", _ANY), "1.24": ("3.8", _ANY), "1.26": ("3.9", _ANY), "2.1": ("3.10", _ANY)},
-    "pandas": {"1.5": ("3.8", _ANY), "2.0": ("3.8", _ANY), "2.1": ("3.9", _ANY), "2.2": ("3.9", _ANY)},
-    "scikit-learn": {"1.2": ("3.8", _ANY), "1.4": ("3.9", _ANY), "1.5": ("3.9", _ANY), "1.7": ("3.10", _ANY)},
-}
 # `=>` is not a comparison; pip, unlike conda, pins with two signs.
 _REVERSED = re.compile(r"\s*[A-Za-z][\w.-]*(?:\[[\w,. -]*\])?\s*(=[<>])")
 _SINGLE = re.compile(r"\s*([A-Za-z][\w.-]*(?:\[[\w,. -]*\])?)\s*=\s*([0-9][\w.*]*)\s*$")
 # `pandas 2.2`, `pandas==` and `pandas~2.0` are not requirements.
 _NO_REQUIREMENT = re.compile(r"\s*[A-Za-z][\w.-]*(?:\s+[0-9][\w.]*|\s*(?:==|>=|<=|~=|!=)\s*|\s*~\s*[0-9][\w.]*)\s*")
-# Modules whose package has another name; PyPI has none of these names, or one that refuses to be installed.
-_PIP_NAMES = {
-    "pytorch": "torch",
-    "cv2": "opencv-python-headless",
-    "dotenv": "python-dotenv",
-    "pil": "pillow",
-    "python-opencv": "opencv-python-headless",
-    "skimage": "scikit-image",
-    "sklearn": "scikit-learn",
-    "yaml": "pyyaml",
-}
-# The names on PyPI of packages that conda's channels have under another.
-_CONDA_NAMES = {
-    "cv2": "opencv",
-    "opencv-python": "opencv",
-    "opencv-python-headless": "opencv",
-    "pil": "pillow",
-    "skimage": "scikit-image",
-    "sklearn": "scikit-learn",
-    "torch": "pytorch",
-    "yaml": "pyyaml",
-}
+_PIP_NAMES: dict[str, str] = known_words("pip_names")
+_CONDA_NAMES: dict[str, str] = known_words("conda_names")
 # `-r requirements.txt`, `-e .`, `./package`: nothing that an address or a variable leads to.
 _LOCAL_REQUIREMENT = re.compile(
     r"\s*(?:(?:-r|-c|-e|--requirement|--constraint|--editable)[ =]?\s*(?!\S*(?:://|\$|git\+))\S+|\.{1,2}/\S*)\s*"
@@ -249,14 +200,13 @@ def _pinned_twice(packages: Sequence[CondaPackage]) -> Iterator[Diagnostic]:
 
 def _torchvision(pins: dict[str, _Pin]) -> Iterator[Diagnostic]:
     torch, vision = pins.get("torch") or pins.get("pytorch"), pins.get("torchvision")
-    expected = _TORCH.get(torch.version) if torch is not None else None
-    known = {version for version, _, _ in _TORCH.values()}
-    if torch is None or vision is None or expected is None or vision.version == expected[0]:
+    expected = _TORCHVISION_OF_TORCH.get(torch.version) if torch is not None else None
+    if torch is None or vision is None or expected is None or vision.version == expected:
         return
-    if vision.version in known:
+    if vision.version in _TORCHVISION_OF_TORCH.values():
         message = f"torchvision {vision.version} needs a torch other than {torch.version}"
         related = [Related(torch.node.span, f"torch {torch.version} is pinned here")]
-        yield PINS_CONFLICT.at(vision.node.span, message, f"Write {expected[0]}.", related)
+        yield PINS_CONFLICT.at(vision.node.span, message, f"Write {expected}.", related)
 
 
 def _conda_files(file: LintedFile, context: LintContext) -> Iterator[Node]:
@@ -344,3 +294,59 @@ def _missing_channels(package: CondaPackage, channels: Mapping[str, Node]) -> It
     elif not any(name.split("/")[0] in ("nvidia", "conda-forge") for name in channels):
         message = "pytorch-cuda needs packages of the channel 'nvidia', which is not among the channels"
         yield CONDA_CHANNELS.at(package.node.span, message, "Add 'nvidia' to the channels.")
+
+
+_CONDA = re.compile(r"\s*(?:([\w./-]+)::)?([A-Za-z0-9_][\w.-]*)")
+_PIP = re.compile(r"\s*([A-Za-z0-9][\w.-]*)\s*(\[[^\]]*\])?\s*(?:[=<>!~;@]|$)")
+# Options of pip that name no packages.
+_PIP_OPTION = re.compile(
+    r"\s*(?:--(?:extra-)?index-url|-i|--find-links|-f|--pre|--trusted-host|--no-\S+|--prefer-\S+)\b"
+)
+
+
+class CondaPackage(NamedTuple):
+    """An entry of a conda file. `name` is None if what it brings is unknown: requirements, an address."""
+
+    name: str | None
+    node: Node
+    with_pip: bool
+    channel: str = ""
+
+
+def conda_of(environment: Node | None, file: Path, store: DocumentStore) -> Node | None:
+    """The keys of an environment's conda file, in place or from the file that it names; None if it has none."""
+    conda = environment.get("conda_file") if environment is not None and environment.is_mapping else None
+    if conda is None or conda.is_mapping:
+        return conda
+    if conda.is_text:
+        with contextlib.suppress(SpecError):  # reported where it is named
+            return store.peek(Path(os.path.normpath(file.parent / conda.text))).root
+    return None
+
+
+def packages_of(conda: Node) -> Iterator[CondaPackage]:
+    """The packages of a conda file, with those of its `pip:`."""
+    dependencies = conda.get("dependencies")
+    for item in dependencies.items if dependencies is not None else ():
+        if item.is_text:
+            match = _CONDA.match(item.text)
+            yield CondaPackage(match[2] if match else None, item, False, (match[1] or "") if match else "")
+        elif item.is_mapping and (pip := item.get("pip")) is not None:
+            for each in pip.items:
+                if each.is_text and not _PIP_OPTION.match(each.text):
+                    match = _PIP.match(each.text)
+                    # What an extra brings is not known.
+                    yield CondaPackage(match[1] if match and not match[2] else None, each, True)
+
+
+def environments_in(file: LintedFile) -> Iterator[Node]:
+    """The keys of each environment that a file defines in place."""
+    root = file.root
+    if file.kind == "environment":
+        yield root
+    jobs = (entry.value for entry in root.entries_of("jobs").values() if entry.value.is_mapping)
+    for holder in (root, *jobs):
+        for inner in (holder, holder.get("task"), holder.get("trial"), holder.get("component")):
+            environment = inner.get("environment") if inner is not None and inner.is_mapping else None
+            if environment is not None and environment.is_mapping:
+                yield environment

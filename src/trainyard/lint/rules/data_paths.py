@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from trainyard.lint.checks import LintedFile, check
-from trainyard.lint.context import LintContext
+from trainyard.lint.checks import LintContext, LintedFile, check
 from trainyard.settings.suggestions import one_slip_from
 from trainyard.spec.diagnostic import Diagnostic
 from trainyard.spec.documents import Node, shorten
@@ -64,67 +63,70 @@ inputs:
 @check("file")
 def _data_path(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
     for data in data_in(file):
-        text = data.path.text
-        if not text or "${{" in text or "{{" in text:
-            continue
-        scheme = _SCHEME.match(text)
-        meant = _meant_scheme(scheme[1]) if scheme is not None else None
-        if meant is not None and scheme is not None:
-            message = f"'{scheme[1]}:' is not a scheme of data"
-            right = f"{meant}{text[len(scheme[1]) :]}"
-            yield DATA_PATH.at(data.path.span, message, f"Write {shorten(right)}.", severity="error")
-        elif (without_colon := _SCHEME_WITHOUT_COLON.match(text)) is not None:
-            message = f"'{without_colon[1]}//' has no colon, so that this is a local path"
-            right = f"{without_colon[1]}:{text[without_colon.start(2) :]}"
-            yield DATA_PATH.at(data.path.span, message, f"Write {shorten(right)}.", severity="error")
-        elif (address := _NO_CONTAINER.match(text)) is not None:
-            what = "container" if address[1].lower().startswith("w") else "file system"
-            message = f"this address names a storage account, but no {what}"
-            hint = f"Write {address[1]}://{what.upper().replace(' ', '_')}@{address[2]}/…"
-            yield DATA_PATH.at(data.path.span, message, hint, severity="error")
-        elif file.kind != "asset" and _OTHER_CLOUD.match(text) is not None:
-            message = f"Azure ML does not read {text.partition(':')[0]}: addresses"
-            hint = "Copy the data to a datastore, or import it through a connection."
-            yield DATA_PATH.at(data.path.span, message, hint)
-        elif (single := _SINGLE_SLASH.match(text)) is not None:
-            message = f"two slashes follow '{single[1]}:' in an address"
-            right = f"{single[1]}://{text[single.end() :]}"
-            yield DATA_PATH.at(data.path.span, message, f"Write {shorten(right)}.", severity="error")
-        elif "\\" in text and not is_address(text) and _OWN_MACHINE.match(text) is None:
-            message = "a backslash separates folders on Windows only"
-            right = text.replace("\\", "/")
-            yield DATA_PATH.at(data.path.span, message, f"Write {shorten(right)}.")
-        elif not data.is_input and not is_address(text) and _OWN_MACHINE.match(text) is None:
-            message = f"an output is in a datastore, and '{shorten(text)}' is a path of this machine"
-            hint = "Remove it, or write azureml://datastores/NAME/paths/…"
-            yield DATA_PATH.at(data.path.span, message, hint)
-        elif _OWN_MACHINE.match(text) is not None:
-            message = f"'{shorten(text)}' exists on one machine only"
-            yield DATA_PATH.at(data.path.span, message, "Name it relative to this file, or upload it to a datastore.")
-        elif _has_wildcard(text) and data.type in ("uri_file", "uri_folder"):
-            message = f"a {data.type} takes no wildcard, and this is read as it is"
-            yield DATA_PATH.at(data.path.span, message, "Name the folder, or use an MLTable with a pattern.")
-        elif data.is_input:
-            yield from _other_type(data, file)
+        if data.path.text and "{{" not in data.path.text:
+            problem = _wrong_address(data.path.text)
+            if problem is not None:
+                yield DATA_PATH.at(data.path.span, *problem, severity="error")
+            elif (doubt := _doubtful_path(data, file)) is not None:
+                yield DATA_PATH.at(data.path.span, *doubt)
+
+
+def _wrong_address(text: str) -> tuple[str, str] | None:
+    """What is wrong with an address, and what to write; None if nothing is."""
+    scheme = _SCHEME.match(text)
+    meant = _meant_scheme(scheme[1]) if scheme is not None else None
+    if meant is not None and scheme is not None:
+        return f"'{scheme[1]}:' is not a scheme of data", f"Write {shorten(meant + text[len(scheme[1]) :])}."
+    if (without_colon := _SCHEME_WITHOUT_COLON.match(text)) is not None:
+        right = f"{without_colon[1]}:{text[without_colon.start(2) :]}"
+        return f"'{without_colon[1]}//' has no colon, so that this is a local path", f"Write {shorten(right)}."
+    if (address := _NO_CONTAINER.match(text)) is not None:
+        what = "container" if address[1].lower().startswith("w") else "file system"
+        hint = f"Write {address[1]}://{what.upper().replace(' ', '_')}@{address[2]}/…"
+        return f"this address names a storage account, but no {what}", hint
+    if (single := _SINGLE_SLASH.match(text)) is not None:
+        right = f"{single[1]}://{text[single.end() :]}"
+        return f"two slashes follow '{single[1]}:' in an address", f"Write {shorten(right)}."
+    return None
+
+
+def _doubtful_path(data: Data, file: LintedFile) -> tuple[str, str] | None:
+    """Why a path hardly leads to the data, and what to do; None if it may."""
+    text = data.path.text
+    is_local, is_own_machine = not is_address(text), _OWN_MACHINE.match(text) is not None
+    if file.kind != "asset" and _OTHER_CLOUD.match(text) is not None:
+        message = f"Azure ML does not read {text.partition(':')[0]}: addresses"
+        return message, "Copy the data to a datastore, or import it through a connection."
+    if is_own_machine:
+        message = f"'{shorten(text)}' exists on one machine only"
+        return message, "Name it relative to this file, or upload it to a datastore."
+    if "\\" in text and is_local:
+        right = text.replace("\\", "/")
+        return "a backslash separates folders on Windows only", f"Write {shorten(right)}."
+    if not data.is_input and is_local:
+        message = f"an output is in a datastore, and '{shorten(text)}' is a path of this machine"
+        return message, "Remove it, or write azureml://datastores/NAME/paths/…"
+    if _has_wildcard(text) and data.type in ("uri_file", "uri_folder"):
+        message = f"a {data.type} takes no wildcard, and this is read as it is"
+        return message, "Name the folder, or use an MLTable with a pattern."
+    return _other_type(data, file) if data.is_input else None
 
 
 def data_in(file: LintedFile) -> Iterator[Data]:
     """The data that a file names: the inputs and outputs of jobs and pipelines, and what an asset consists of."""
     if file.kind not in ("pipeline", "command_job", "sweep_job", "other_job", "asset"):
         return
-    root = file.document.root
     if file.kind == "asset":
-        path, kind = root.get("path"), root.get("type")
+        path = file.root.get("path")
         if path is not None and path.is_text:
-            yield Data(path, kind.text.lower() if kind is not None else "", True)
+            yield Data(path, file.root.word("type"), True)
         return
-    for holder in (root, *(entry.value for entry in root.entries_of("jobs").values() if entry.value.is_mapping)):
+    for holder in file.jobs:
         for key in ("inputs", "outputs"):
             for entry in holder.entries_of(key).values():
-                path = entry.value.get("path") if entry.value.is_mapping else None
+                path = entry.value.get("path")
                 if path is not None and path.is_text:
-                    kind = entry.value.get("type")
-                    yield Data(path, kind.text.lower() if kind is not None else "", key == "inputs")
+                    yield Data(path, entry.value.word("type"), key == "inputs")
 
 
 def _meant_scheme(scheme: str) -> str | None:
@@ -140,26 +142,20 @@ def _has_wildcard(text: str) -> bool:
     return _WILDCARD.search(text.removesuffix("/**").split("?")[0] if "://" in text else text) is not None
 
 
-def _other_type(data: Data, file: LintedFile) -> Iterator[Diagnostic]:
+def _other_type(data: Data, file: LintedFile) -> tuple[str, str] | None:
     """A local path that exists and is of the other type, or a datastore's whose ending says so."""
-    text = data.path.text
-    if data.type == "uri_file" and text.endswith("/"):
-        yield DATA_PATH.at(
-            data.path.span, "a uri_file is one file, and this path is a folder", "Write type: uri_folder."
-        )
-    elif data.type == "uri_folder" and _DATASTORE.fullmatch(text) and _FILE_ENDING.search(text):
-        yield DATA_PATH.at(data.path.span, "a uri_folder is a folder, and this path is a file", "Write type: uri_file.")
-    elif not is_address(text):
+    text, local = data.path.text, None
+    if not is_address(text):
         local = Path(os.path.normpath(file.document.file.parent / text.removeprefix("file:")))
-        if data.type == "uri_file" and os.path.isdir(local):
-            yield DATA_PATH.at(
-                data.path.span, "a uri_file is one file, and this is a folder", "Write type: uri_folder."
-            )
-        elif data.type == "uri_folder" and os.path.isfile(local):
-            yield DATA_PATH.at(data.path.span, "a uri_folder is a folder, and this is a file", "Write type: uri_file.")
-        elif data.type in ("mltable", "mlflow_model") and os.path.isfile(local):
-            holds = "a file 'MLTable'" if data.type == "mltable" else "a file 'MLmodel'"
-            message = f"an {data.type} is a folder with {holds}, and this is a file"
-            yield DATA_PATH.at(data.path.span, message, "Name the folder.")
-        elif data.type == "mltable" and os.path.isdir(local) and not os.path.isfile(local / "MLTable"):
-            yield DATA_PATH.at(data.path.span, "an mltable is a folder with a file 'MLTable', and this has none")
+    is_file, is_folder = local is not None and os.path.isfile(local), local is not None and os.path.isdir(local)
+    if data.type == "uri_file" and (text.endswith("/") or is_folder):
+        return "a uri_file is one file, and this is a folder", "Write type: uri_folder."
+    names_a_file = _DATASTORE.fullmatch(text) is not None and _FILE_ENDING.search(text) is not None
+    if data.type == "uri_folder" and (names_a_file or is_file):
+        return "a uri_folder is a folder, and this is a file", "Write type: uri_file."
+    if data.type in ("mltable", "mlflow_model") and is_file:
+        holds = "a file 'MLTable'" if data.type == "mltable" else "a file 'MLmodel'"
+        return f"an {data.type} is a folder with {holds}, and this is a file", "Name the folder."
+    if data.type == "mltable" and is_folder and local is not None and not os.path.isfile(local / "MLTable"):
+        return "an mltable is a folder with a file 'MLTable', and this has none", ""
+    return None

@@ -10,10 +10,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from trainyard.lint.checks import check
-from trainyard.lint.context import LintContext
+from trainyard.lint.checks import LintContext, check, known_words
 from trainyard.lint.placements import Placement
-from trainyard.lint.rules.deepspeed_keys import NESTED_KEYS, OPTIMIZERS, RENAMED, SCHEDULERS, TOP_LEVEL_KEYS
 from trainyard.project_files import names_in, read_text
 from trainyard.settings.suggestions import closest, did_you_mean, only_close
 from trainyard.spec.diagnostic import Diagnostic, Related, Span, SpecError
@@ -24,6 +22,12 @@ from trainyard.spec.rule import Rule
 from trainyard.spec.rules.documents import DUPLICATE_KEY
 from trainyard.spec.shell_words import Word, simple_commands
 
+TOP_LEVEL_KEYS: list[str] = known_words("deepspeed")
+NESTED_KEYS: dict[str, list[str]] = known_words("deepspeed_nested")
+# With their settings; without any where those are not compared. Optimizers of other names may be PyTorch's.
+_OPTIMIZERS: dict[str, list[str]] = known_words("deepspeed_optimizers")
+_SCHEDULERS: dict[str, list[str]] = known_words("deepspeed_schedulers")
+_RENAMED: dict[str, str] = known_words("deepspeed_renamed")
 _CONFIG_FLAG = re.compile(r"--(deepspeed|ds)([-_]?config)?", re.IGNORECASE)
 # A relative path without bindings.
 _CONFIG_FILE = re.compile(r"(?!/)(?!.*\$\{\{).*\.json", re.DOTALL)
@@ -126,10 +130,10 @@ def _deepspeed_unknown_key(placement: Placement, context: LintContext) -> Iterat
                     severity=None if meant else "warning",
                 )
         for path, known in NESTED_KEYS.items():
-            section = document.root.find(*path)
+            section = document.root.find(*path.split("."))
             for name, entry in section.entries.items() if section is not None else ():
                 if name not in known:
-                    message = f"'{path[-1]}' has no '{name}': DeepSpeed rejects it"
+                    message = f"'{path.rpartition('.')[2]}' has no '{name}': DeepSpeed rejects it"
                     hint, meant = did_you_mean(name, sorted(known)), only_close(name, known)
                     yield DEEPSPEED_UNKNOWN_KEY.at(entry.key.span, message, hint, replacement=meant)
 
@@ -310,7 +314,7 @@ def _deepspeed_wrong_value(placement: Placement, context: LintContext) -> Iterat
 
 def _misspelt_types(document: Document) -> Iterator[Diagnostic]:
     """Optimizers and schedulers that differ by a typo from DeepSpeed's, and settings that theirs do not take."""
-    for section, known in (("optimizer", OPTIMIZERS), ("scheduler", SCHEDULERS)):
+    for section, known in (("optimizer", _OPTIMIZERS), ("scheduler", _SCHEDULERS)):
         kind = document.root.find(section, "type")
         if kind is None or not kind.is_text:
             continue
@@ -328,7 +332,7 @@ def _misspelt_settings(params: Node | None, kind: str, known: Collection[str]) -
     if params is None or not known:
         return
     for name, entry in params.entries.items():
-        meant = None if name in known else RENAMED.get(name) or only_close(name, known)
+        meant = None if name in known else _RENAMED.get(name) or only_close(name, known)
         if meant is not None:
             message = f"{kind} has no setting '{shorten(name)}'"
             yield DEEPSPEED_WRONG_VALUE.at(entry.key.span, message, f"Did you mean '{meant}'?", replacement=meant)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 import os
 from collections.abc import Iterator
 
-from trainyard.lint.checks import LintedFile, check
-from trainyard.lint.context import LintContext
-from trainyard.lint.rules.parallel_steps import at_definition, defined_in, takes_one
-from trainyard.lint.scripts.syntax import parse
-from trainyard.settings.suggestions import did_you_mean, only_close
+from trainyard.lint.checks import LintContext, LintedFile, check, exceeds
+from trainyard.lint.rules.parallel_steps import wrong_entry_script
+from trainyard.settings.suggestions import only_close
 from trainyard.spec.diagnostic import Diagnostic, Related, Severity
 from trainyard.spec.documents import Node, shorten
 from trainyard.spec.literals import whole_number
@@ -43,7 +40,7 @@ auth_mode: key
 def _endpoint_traffic(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
     if file.kind != "online_endpoint":
         return
-    root = file.document.root
+    root = file.root
     traffic, mirrored = root.entries_of("traffic"), root.entries_of("mirror_traffic")
     shares = [whole_number(entry.value.data) for entry in traffic.values()]
     if shares and None not in shares and (total := sum(share or 0 for share in shares)) not in (0, 100):
@@ -87,7 +84,7 @@ def _unknown_deployments(endpoint: Node, context: LintContext) -> Iterator[Diagn
 @check("file")
 def _batch_default(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
     if file.kind == "batch_endpoint":
-        yield from _unknown_deployments(file.document.root, context)
+        yield from _unknown_deployments(file.root, context)
 
 
 DEPLOYMENT_CONTRADICTION = Rule("AML330", "deployment-contradiction", "error").explained(
@@ -106,13 +103,12 @@ scale_settings: {type: target_utilization, min_instances: ‸‹4⇒1›, max_in
 
 @check("file")
 def _deployment_contradiction(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
-    root = file.document.root
+    root = file.root
     if file.kind not in _DEPLOYMENTS:
         return
     least, most = root.find("scale_settings", "min_instances"), root.find("scale_settings", "max_instances")
-    fewest, greatest = (whole_number(node.data) if node is not None else None for node in (least, most))
-    if least is not None and fewest is not None and greatest is not None and fewest > greatest:
-        message = f"min_instances is {fewest}, above max_instances of {greatest}"
+    if least is not None and most is not None and exceeds(least, most):
+        message = f"min_instances is {least.text}, above max_instances of {most.text}"
         yield DEPLOYMENT_CONTRADICTION.at(least.span, message, "Swap them, or fix the wrong one.")
     code, script = root.find("code_configuration", "code"), root.find("code_configuration", "scoring_script")
     # Another key would stand for the missing one, and is reported.
@@ -173,7 +169,7 @@ _GIVEN_OUTSIDE = {
 def _names(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
     """An endpoint, data or a model without a name, and a deployment without an endpoint."""
     key, option = _GIVEN_OUTSIDE.get(file.kind, ("", ""))
-    root = file.document.root
+    root = file.root
     if key and key not in root.entries and not _has_typo_of(key, root) and "endpoint" not in root.entries:
         first = next(iter(root.entries.values())).key.span
         message = f"there is no '{key}', and `az ml` needs {option}"
@@ -183,8 +179,8 @@ def _names(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
 @check("file")
 def _request_time(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
     """A time limit of requests that is meant in seconds, or longer than any."""
-    limit = file.document.root.find("request_settings", "request_timeout_ms")
-    kind = file.document.root.get("type")
+    limit = file.root.find("request_settings", "request_timeout_ms")
+    kind = file.root.get("type")
     milliseconds = whole_number(limit.data) if limit is not None else None
     if file.kind != "online_deployment" or limit is None or milliseconds is None:
         return
@@ -224,24 +220,10 @@ def ‹score⇒run›(data):
 
 @check("file")
 def _scoring_script(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
-    root = file.document.root
+    root = file.root
     folder = scoring_code(root) if file.kind in _DEPLOYMENTS else None
     named = root.find("code_configuration", "scoring_script")
     if folder is None or named is None or not named.is_text or not os.path.isfile(folder / named.text):
         return
-    script = folder / named.text
-    syntax = parse(script) if script.suffix == ".py" else None
-    defined = defined_in(syntax) if syntax is not None else None
-    if defined is None:
-        return
-    run = defined.get("run", ())
-    if not run:
-        hint = did_you_mean("run", [name for name in defined if only_close(name, ["run"])])
-        message = f"{script.name} has no function run(data), which is called for each request"
-        yield SCORING_SCRIPT.at(named.span, message, hint or "Write `def run(data):`.")
-    elif all(isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef)) and not takes_one(each) for each in run):
-        related = [Related(at_definition(script, run[0]), "it is defined here")]
-        yield SCORING_SCRIPT.at(named.span, f"run() of {script.name} does not take the data alone", "", related)
-    elif "init" not in defined:
-        message = f"{script.name} has no function init(), which is called first"
-        yield SCORING_SCRIPT.at(named.span, message, "Write `def init():`.")
+    if named.text.endswith(".py"):
+        yield from wrong_entry_script(SCORING_SCRIPT, named.span, folder / named.text, "data", "request")

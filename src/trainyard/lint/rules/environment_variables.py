@@ -6,36 +6,17 @@ import re
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
-from trainyard.lint.checks import LintedFile, check
-from trainyard.lint.context import LintContext
+from trainyard.lint.checks import LintContext, LintedFile, check, known_words
 from trainyard.settings.suggestions import one_slip_from, only_close
 from trainyard.spec.diagnostic import Diagnostic, Span
 from trainyard.spec.documents import Document, Entry, Node, shorten
 from trainyard.spec.rule import Rule
 from trainyard.spec.secrets import SECRET_NAME, SECRET_VALUES
 
-# https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html,
-# https://docs.pytorch.org/docs/stable/torch_environment_variables.html
-_NAMES = frozenset(
-    (
-        *("NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE", "NCCL_SOCKET_IFNAME", "NCCL_IB_DISABLE", "NCCL_IB_HCA"),
-        *("NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NCCL_SHM_DISABLE", "NCCL_TOPO_FILE", "NCCL_ASYNC_ERROR_HANDLING"),
-        *("NCCL_BLOCKING_WAIT", "NCCL_IB_PCI_RELAXED_ORDERING", "NCCL_TIMEOUT", "NCCL_NET_GDR_LEVEL", "NCCL_ALGO"),
-        *("TORCH_NCCL_ASYNC_ERROR_HANDLING", "TORCH_NCCL_BLOCKING_WAIT", "TORCH_DISTRIBUTED_DEBUG"),
-        *("PYTORCH_CUDA_ALLOC_CONF", "CUDA_VISIBLE_DEVICES", "CUDA_LAUNCH_BLOCKING", "CUDA_DEVICE_ORDER"),
-        *("CUDA_DEVICE_MAX_CONNECTIONS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "TOKENIZERS_PARALLELISM"),
-        *("TRANSFORMERS_OFFLINE", "HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "PYTHONUNBUFFERED", "PYTHONHASHSEED"),
-        *("AZUREML_COMPUTE_USE_COMMON_RUNTIME", "MLFLOW_TRACKING_URI", "CUBLAS_WORKSPACE_CONFIG"),
-    )
-)
+_NAMES: frozenset[str] = frozenset(known_words("environment_variables"))
 _COUNTS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "CUDA_DEVICE_MAX_CONNECTIONS")
 _COUNT = re.compile(r"\s*[0-9]+(?:\s*,\s*[0-9]+)*\s*")
-# https://docs.pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-usage-with-pytorch-alloc-conf
-_ALLOCATOR = (
-    *("backend", "max_split_size_mb", "roundup_power2_divisions", "max_non_split_rounding_mb", "expandable_segments"),
-    *("garbage_collection_threshold", "pinned_use_cuda_host_register", "pinned_num_register_threads"),
-    *("pinned_use_background_threads", "release_lock_on_cudamalloc", "roundup_bypass_threshold_mb"),
-)
+_ALLOCATOR: list[str] = known_words("allocator")
 _LONG_NAME = 9
 _LEVELS = {
     "NCCL_DEBUG": ("VERSION", "WARN", "INFO", "ABORT", "TRACE"),
@@ -59,8 +40,7 @@ environment_variables:
 
 @check("file")
 def _misspelt_variable(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
-    root = file.document.root
-    for holder in (root, *(entry.value for entry in root.entries_of("jobs").values() if entry.value.is_mapping)):
+    for holder in file.jobs:
         for name, entry in holder.entries_of("environment_variables").items():
             yield from _variable(name, entry)
 

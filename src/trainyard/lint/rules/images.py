@@ -9,9 +9,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from trainyard.lint.checks import LintedFile, check
-from trainyard.lint.context import LintContext
-from trainyard.lint.environments import environments_in
+from trainyard.lint.checks import LintContext, LintedFile, check, known_words
+from trainyard.lint.rules.conda_files import environments_in
 from trainyard.project_files import read_text
 from trainyard.settings.suggestions import close_match, one_slip_from, only_close
 from trainyard.spec.diagnostic import Diagnostic, Span
@@ -20,11 +19,7 @@ from trainyard.spec.rule import Rule
 from trainyard.spec.shell_words import simple_commands
 
 _REGISTRIES = frozenset(("mcr.microsoft.com", "docker.io", "nvcr.io", "ghcr.io", "gcr.io", "quay.io", "public.ecr.aws"))
-# https://docs.docker.com/reference/dockerfile/
-_INSTRUCTIONS = (
-    *("ADD", "ARG", "CMD", "COPY", "ENTRYPOINT", "ENV", "EXPOSE", "FROM", "HEALTHCHECK", "LABEL", "MAINTAINER"),
-    *("ONBUILD", "RUN", "SHELL", "STOPSIGNAL", "USER", "VOLUME", "WORKDIR"),
-)
+_INSTRUCTIONS: list[str] = known_words("dockerfile")
 _VERBS = {
     "pip": ("install", "uninstall", "download", "config", "cache", "list", "freeze", "check", "wheel", "show"),
     "apt-get": ("install", "update", "upgrade", "dist-upgrade", "remove", "purge", "autoremove", "clean", "autoclean"),

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 
-from trainyard.lint.checks import LintedFile, check
-from trainyard.lint.context import LintContext
+from trainyard.lint.checks import LintContext, LintedFile, check
 from trainyard.settings.suggestions import did_you_mean
 from trainyard.spec.diagnostic import Diagnostic, Related, Severity
 from trainyard.spec.documents import Node, shorten
@@ -100,8 +99,7 @@ services:
 
 @check("file")
 def _job_service(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
-    root = file.document.root
-    for holder in (root, *(entry.value for entry in root.entries_of("jobs").values() if entry.value.is_mapping)):
+    for holder in file.jobs:
         for name, entry in holder.entries_of("services").items():
             kind = entry.value.get("type") if entry.value.is_mapping else None
             if kind is not None and kind.is_text:
@@ -162,7 +160,7 @@ def _private_feature(pipeline: ParsedPipeline, context: LintContext) -> Iterator
 @check("file")
 def _code_in_git(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
     """Code in a git repository. The client looks at a component's when it is loaded, at a job's on submission."""
-    code = file.document.root.get("code")
+    code = file.root.get("code")
     if code is None or not code.text.startswith("git+") or _is_switched_on():
         return
     message = "code in a git repository is a private feature of Azure ML's client"
@@ -173,13 +171,13 @@ def _code_in_git(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]
 @check("file")
 def _jobs_of_their_own(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
     """Jobs that only work inside a pipeline, or not at all."""
-    kind = file.document.root.get("type") if file.kind == "other_job" else None
-    if kind is None:
+    kind = file.root.get("type")
+    if kind is None or file.kind != "other_job":
         return
-    if kind.text.lower() == "data_transfer":
+    if file.root.word("type") == "data_transfer":
         message = "Azure ML's client takes data_transfer only as a job of a pipeline"
-        yield PRIVATE_FEATURE.at(kind.span, message, _in_a_pipeline(file.document.root))
-    elif kind.text.lower() == "import" and not _is_switched_on():
+        yield PRIVATE_FEATURE.at(kind.span, message, _in_a_pipeline(file.root))
+    elif file.root.word("type") == "import" and not _is_switched_on():
         message = "import jobs are a private feature: Azure ML's client reads this file, and does not submit it"
         hint = "Use a data_transfer job in a pipeline, with `task: import_data`."
         yield PRIVATE_FEATURE.at(kind.span, message, hint, severity="warning")

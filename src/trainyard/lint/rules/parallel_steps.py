@@ -7,12 +7,11 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from trainyard.lint.checks import LintedFile, check
-from trainyard.lint.context import LintContext
-from trainyard.lint.script_steps import ScriptStep, script_steps
-from trainyard.lint.scripts.syntax import Syntax, parse, walk
+from trainyard.lint.checks import LintContext, LintedFile, check
+from trainyard.lint.script_calls import ScriptStep, script_steps
+from trainyard.lint.scripts.syntax import line_of, parse, walk
 from trainyard.settings.suggestions import did_you_mean, only_close
-from trainyard.spec.diagnostic import Diagnostic, Related, Span
+from trainyard.spec.diagnostic import Diagnostic, Span
 from trainyard.spec.documents import shorten
 from trainyard.spec.expressions import only_binding
 from trainyard.spec.model import PARAMETER_TYPES
@@ -62,54 +61,55 @@ def ‹score⇒run›(mini_batch):
 @check("file")
 def _parallel_entry(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
     for step in _steps(file):
-        script = step.script
-        syntax = parse(script) if script is not None else None
-        if script is None or syntax is None:
+        entry, script = step.entry, step.script
+        if entry is None or script is None:
             continue
-        defined = defined_in(syntax)
-        if defined is None:
-            continue
-        span = step.task.entries["entry_script"].value.span
-        run = defined.get("run", ())
-        if not run:
-            message = f"{script.name} has no function run(mini_batch), which the step calls"
-            hint = did_you_mean("run", [name for name in defined if only_close(name, ["run"])])
-            yield PARALLEL_ENTRY.at(span, message, hint or "Write `def run(mini_batch):`.")
-        elif all(isinstance(each, _FUNCTIONS) and not takes_one(each) for each in run):
-            related = [Related(at_definition(script, run[0]), "it is defined here")]
-            yield PARALLEL_ENTRY.at(span, f"run() of {script.name} does not take the mini-batch alone", "", related)
-        elif all(isinstance(each, _FUNCTIONS) and _returns_nothing(each) for each in run):
-            message = f"run() of {script.name} returns nothing; the step counts what it returns"
-            related = [Related(at_definition(script, run[0]), "it is defined here")]
-            yield PARALLEL_ENTRY.at(span, message, "Return a list or a DataFrame, an item for each input.", related)
-        elif "init" not in defined:
-            message = f"{script.name} has no function init(), which the step calls first"
-            yield PARALLEL_ENTRY.at(span, message, "Write `def init():`.")
+        found = wrong_entry_script(PARALLEL_ENTRY, entry.value.span, script, "mini_batch", "mini-batch")
+        yield from found or _without_results(entry.value.span, script)
 
 
-def at_definition(script: Path, node: ast.AST) -> Span:
-    """The line of a script where something is defined."""
-    line = getattr(node, "lineno", 1)
-    return Span(script, line, 1, line, 2)
+def wrong_entry_script(rule: Rule, span: Span, script: Path, argument: str, what: str) -> list[Diagnostic]:
+    """Return what is wrong with a script that Azure ML imports to call `init()` once and `run()` for each `what`."""
+    defined = _defined_in(script)
+    if defined is None:
+        return []
+    run = defined.get("run", ())
+    if not run:
+        message = f"{script.name} has no function run({argument}), which is called for each {what}"
+        hint = did_you_mean("run", [name for name in defined if only_close(name, ["run"])])
+        return [rule.at(span, message, hint or f"Write `def run({argument}):`.")]
+    if all(isinstance(each, _FUNCTIONS) and not _takes_one(each) for each in run):
+        related = [line_of(script, run[0], "it is defined here")]
+        return [rule.at(span, f"run() of {script.name} does not take the {what} alone", "", related)]
+    if "init" not in defined:
+        message = f"{script.name} has no function init(), which is called first"
+        return [rule.at(span, message, "Write `def init():`.")]
+    return []
 
 
-def defined_in(syntax: Syntax) -> Mapping[str, list[ast.AST]] | None:
-    """What a module defines by name, also beneath `if` and `try`; None if it imports unknown names."""
+def _without_results(span: Span, script: Path) -> Iterator[Diagnostic]:
+    run = (_defined_in(script) or {}).get("run", ())
+    if run and all(isinstance(each, _FUNCTIONS) and _returns_nothing(each) for each in run):
+        message = f"run() of {script.name} returns nothing; the step counts what it returns"
+        related = [line_of(script, run[0], "it is defined here")]
+        yield PARALLEL_ENTRY.at(span, message, "Return a list or a DataFrame, an item for each input.", related)
+
+
+def _defined_in(script: Path) -> Mapping[str, list[ast.AST]] | None:
+    """What a module defines by name, also beneath `if` and `try`; None if it cannot be read or imports `*`."""
+    syntax = parse(script)
     found: dict[str, list[ast.AST]] = {}
-    for node in syntax.nodes:
+    for node in syntax.nodes if syntax is not None else ():
         if isinstance(node, _FUNCTIONS):
             found.setdefault(node.name, []).append(node)
         elif isinstance(node, ast.Assign):
-            for target in node.targets:
-                for name in walk(target):
-                    if isinstance(name, ast.Name):
-                        found.setdefault(name.id, []).append(node)
+            names = (name for target in node.targets for name in walk(target) if isinstance(name, ast.Name))
+            for name in names:
+                found.setdefault(name.id, []).append(node)
         elif isinstance(node, (ast.Import, ast.ImportFrom)):
             for alias in node.names:
-                if alias.name == "*":
-                    return None
                 found.setdefault(alias.asname or alias.name, []).append(node)
-    return found
+    return None if syntax is None or "*" in found else found
 
 
 def _returns_nothing(function: ast.AST) -> bool:
@@ -122,7 +122,7 @@ def _returns_nothing(function: ast.AST) -> bool:
     return does_something and not raises and all(node.value is None for node in values)
 
 
-def takes_one(function: ast.AST) -> bool:
+def _takes_one(function: ast.AST) -> bool:
     """Whether a function can be called with a single argument, and Azure ML's context of the mini-batch if it asks."""
     assert isinstance(function, _FUNCTIONS)
     arguments = function.args

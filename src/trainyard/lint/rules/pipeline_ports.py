@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from trainyard.lint.checks import check
-from trainyard.lint.context import LintContext
+from trainyard.lint.checks import LintContext, check
 from trainyard.spec.diagnostic import Diagnostic, Related
 from trainyard.spec.documents import Node
 from trainyard.spec.expressions import bindings_of_value, only_binding

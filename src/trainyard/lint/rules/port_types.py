@@ -6,8 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from trainyard.lint.checks import LintedFile, check
-from trainyard.lint.context import LintContext
+from trainyard.lint.checks import LintContext, LintedFile, check, exceeds
 from trainyard.spec.diagnostic import Diagnostic, Related, Severity, Span
 from trainyard.spec.documents import Node, Value
 from trainyard.spec.expressions import Binding, only_binding
@@ -358,11 +357,9 @@ def _limits_contradict(command: ParsedCommand, context: LintContext) -> Iterator
 
 @check("file")
 def _instance_counts(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
-    least, most = file.document.root.get("min_instances"), file.document.root.get("max_instances")
-    if file.kind != "compute" or least is None or most is None:
-        return
-    if type(least.data) is type(most.data) is int and least.data > most.data:
-        message = f"min_instances is {least.data}, above max_instances of {most.data}"
+    least, most = file.root.get("min_instances"), file.root.get("max_instances")
+    if file.kind == "compute" and least is not None and most is not None and exceeds(least, most):
+        message = f"min_instances is {least.text}, above max_instances of {most.text}"
         yield LIMITS_CONTRADICT.at(least.span, message, "Swap them, or fix the wrong one.")
 
 

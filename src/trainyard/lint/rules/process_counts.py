@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from trainyard.lint.checks import check
-from trainyard.lint.context import LintContext
+from trainyard.lint.checks import LintContext, check
 from trainyard.lint.placements import Placement
 from trainyard.lint.rules.vm_sizes import machine_related
 from trainyard.spec.diagnostic import Diagnostic, Related, Severity, Span

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
-from trainyard.lint.checks import check
-from trainyard.lint.context import LintContext
+from trainyard.lint.checks import LintContext, check, known_words
 from trainyard.lint.placements import Placement
 from trainyard.lint.rules.vm_sizes import machine_related
-from trainyard.lint.scripts.syntax import Syntax, constant, dotted, keyword, parse, walk
+from trainyard.lint.scripts.syntax import Syntax, constant, dotted, keyword, line_of, parse, walk
 from trainyard.settings.suggestions import only_close, slips
-from trainyard.spec.diagnostic import Diagnostic, Related, Span
+from trainyard.spec.diagnostic import Diagnostic
 from trainyard.spec.distributions import PyTorch
 from trainyard.spec.rule import Rule
 from trainyard.spec.shell_words import LAUNCHER_MODULES, CalledScript, Word, simple_commands
@@ -49,15 +49,16 @@ def _process_group(placement: Placement, context: LintContext) -> Iterator[Diagn
     if not isinstance(distribution, PyTorch) or command is None:
         return
     for called in context.calls_of(command):
-        syntax = parse(called.file) if called.file is not None else None
-        if syntax is None:
+        file = called.file
+        syntax = parse(file) if file is not None else None
+        if file is None or syntax is None:
             continue
         joins = [call for call in syntax.calls if dotted(call.func, syntax.imported) == _JOIN]
         conditional = _conditional(syntax) if joins else set()
         for call in joins:
             if id(call) not in conditional:
-                yield from _joined(call, called, placement)
-        yield from _own_address(syntax, called, placement)
+                yield from _joined(call, called, file, placement)
+        yield from _own_address(syntax, called, file, placement)
 
 
 def _conditional(syntax: Syntax) -> set[int]:
@@ -84,9 +85,9 @@ def _is_main_guard(node: ast.If) -> bool:
     return any(isinstance(name, ast.Name) and name.id == "__name__" for name in ast.walk(node.test))
 
 
-def _joined(call: ast.Call, called: CalledScript, placement: Placement) -> Iterator[Diagnostic]:
+def _joined(call: ast.Call, called: CalledScript, file: Path, placement: Placement) -> Iterator[Diagnostic]:
     backend = constant(keyword(call, "backend") or (call.args[0] if call.args else None))
-    here = _here(call, called, "the processes are joined here")
+    here = line_of(file, call, "the processes are joined here")
     sku = placement.sku
     if isinstance(backend, str) and backend.lower() not in _BACKENDS:
         meant = next((known for known in _BACKENDS[:2] if slips(backend.lower(), known) == 1), None)
@@ -104,7 +105,7 @@ def _joined(call: ast.Call, called: CalledScript, placement: Placement) -> Itera
         yield PROCESS_GROUP.at(called.place, message, hint, [here])
 
 
-def _own_address(syntax: Syntax, called: CalledScript, placement: Placement) -> Iterator[Diagnostic]:
+def _own_address(syntax: Syntax, called: CalledScript, file: Path, placement: Placement) -> Iterator[Diagnostic]:
     """`os.environ["MASTER_ADDR"] = "localhost"` at the top of a script that runs on several machines."""
     if placement.nodes is None or placement.nodes < 2:
         return
@@ -115,57 +116,14 @@ def _own_address(syntax: Syntax, called: CalledScript, placement: Placement) -> 
         is_address = dotted(target.value, syntax.imported) == "os.environ" and constant(target.slice) == "MASTER_ADDR"
         if is_address and constant(node.value) in _OWN_MACHINE:
             message = f"{called.name} runs on {placement.nodes} machines, and each waits for itself as MASTER_ADDR"
-            here = _here(node, called, "the address is overwritten here")
+            here = line_of(file, node, "the address is overwritten here")
             yield PROCESS_GROUP.at(called.place, message, "Remove it: Azure ML sets MASTER_ADDR.", [here])
 
 
-def _here(node: ast.expr | ast.stmt, called: CalledScript, what: str) -> Related:
-    assert called.file is not None
-    return Related(Span(called.file, node.lineno, 1, node.lineno, 2), what)
-
-
-# torch/distributed/run.py
-_TORCHRUN = (
-    *("nnodes", "nproc_per_node", "rdzv_backend", "rdzv_endpoint", "rdzv_id", "rdzv_conf", "standalone", "tee"),
-    *("max_restarts", "monitor_interval", "start_method", "event_log_handler", "role", "module", "no_python"),
-    *("run_path", "log_dir", "redirects", "local_ranks_filter", "node_rank", "master_addr", "master_port"),
-    *("local_addr", "logs_specs", "numa_binding", "use_env", "signals_to_handle", "virtual_local_rank"),
-)
-# https://huggingface.co/docs/accelerate/package_reference/cli#accelerate-launch
-_ACCELERATE = (
-    *("num_processes", "num_machines", "machine_rank", "main_process_ip", "main_process_port", "mixed_precision"),
-    *("multi_gpu", "config_file", "use_deepspeed", "deepspeed_config_file", "use_fsdp", "dynamo_backend", "gpu_ids"),
-    *("same_network", "num_cpu_threads_per_process", "zero_stage", "gradient_accumulation_steps", "module", "tpu"),
-    *("gradient_clipping", "rdzv_backend", "rdzv_conf", "max_restarts", "no_python", "debug", "quiet", "cpu"),
-    *("offload_optimizer_device", "offload_param_device", "deepspeed_multinode_launcher", "deepspeed_hostfile"),
-    *("zero3_init_flag", "zero3_save_16bit_model", "use_xpu", "num_processes_per_node", "enable_cpu_affinity"),
-)
-# https://www.deepspeed.ai/getting-started/#launching-deepspeed-training
-_DEEPSPEED = (
-    *("num_gpus", "num_nodes", "include", "exclude", "hostfile", "master_addr", "master_port", "launcher", "module"),
-    *(
-        "no_python",
-        "no_local_rank",
-        "no_ssh",
-        "node_rank",
-        "launcher_args",
-        "force_multi",
-        "save_pid",
-        "elastic_training",
-    ),
-    *(
-        "min_elastic_nodes",
-        "max_elastic_nodes",
-        "enable_each_rank_log",
-        "autotuning",
-        "bind_cores_to_rank",
-        "user_args",
-    ),
-)
-_FLAGS = {
-    **dict.fromkeys(("torchrun", "torch.distributed.run", "torch.distributed.launch"), _TORCHRUN),
-    **dict.fromkeys(("accelerate", "accelerate.commands.launch"), _ACCELERATE),
-    **dict.fromkeys(("deepspeed", "deepspeed.launcher.runner"), _DEEPSPEED),
+_FLAGS: dict[str, list[str]] = {
+    **dict.fromkeys(("torchrun", "torch.distributed.run", "torch.distributed.launch"), known_words("torchrun_flags")),
+    **dict.fromkeys(("accelerate", "accelerate.commands.launch"), known_words("accelerate_flags")),
+    **dict.fromkeys(("deepspeed", "deepspeed.launcher.runner"), known_words("deepspeed_flags")),
 }
 _MACHINES = ("nnodes", "num_machines", "num_nodes")
 
@@ -193,7 +151,9 @@ def _launcher_flag(placement: Placement, context: LintContext) -> Iterator[Diagn
         for word, value in flags:
             name = word.text.partition("=")[0].lstrip("-").replace("-", "_")
             span = command.span(word.start, word.end)
-            is_known = any(each == name or (each.startswith(name) and known is not _ACCELERATE) for each in known)
+            is_known = any(
+                each == name or (each.startswith(name) and known is not _FLAGS["accelerate"]) for each in known
+            )
             meant = only_close(name, known) if not is_known else None
             if meant is not None:
                 hint = f"Did you mean '--{meant}'?"
@@ -206,7 +166,7 @@ def _launcher_flag(placement: Placement, context: LintContext) -> Iterator[Diagn
                 yield LAUNCHER_FLAG.at(span, message, "Use --nnodes, --node_rank and --master_addr.")
 
 
-def _flags_of(words: Sequence[Word]) -> tuple[tuple[str, ...], list[tuple[Word, str]]]:
+def _flags_of(words: Sequence[Word]) -> tuple[Sequence[str], list[tuple[Word, str]]]:
     """The flags that a launcher has, and those given to it before its script, each with what follows it."""
     start = next(
         (at for at, word in enumerate(words) if word.text in LAUNCHER_MODULES or (at == 0 and word.text in _FLAGS)),

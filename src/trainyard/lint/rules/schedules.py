@@ -9,8 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 
-from trainyard.lint.checks import LintedFile, check
-from trainyard.lint.context import LintContext
+from trainyard.lint.checks import LintContext, LintedFile, check, known_words, number_of
 from trainyard.settings.suggestions import close_match, did_you_mean
 from trainyard.spec.diagnostic import Diagnostic, Related, SpecError
 from trainyard.spec.documents import Document, Node, shorten
@@ -55,30 +54,20 @@ create_job: {type: pipeline, job: azureml:forecast}
 
 @check("file")
 def _schedule_trigger(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
-    for trigger in _triggers(file):
-        yield from _trigger(trigger, file)
-
-
-def _triggers(file: LintedFile) -> Iterator[Node]:
     """The triggers of a schedule, and those that start and stop a compute instance."""
-    root = file.document.root
-    listed = root.find("schedules", "compute_start_stop") if file.kind == "compute" else None
-    holders = listed.items if listed is not None else [root] if file.kind == "schedule" else []
-    for holder in holders:
-        trigger = holder.get("trigger") if holder.is_mapping else None
-        if trigger is not None and trigger.is_mapping:
-            yield trigger
+    listed = file.root.find("schedules", "compute_start_stop") if file.kind == "compute" else None
+    holders = [file.root] if file.kind == "schedule" else listed.items if listed is not None else []
+    for trigger in filter(None, (holder.get("trigger") for holder in holders)):
+        yield from _trigger(trigger, file)
 
 
 def _trigger(trigger: Node, file: LintedFile) -> Iterator[Diagnostic]:
     expression, zone = trigger.get("expression"), trigger.get("time_zone")
     if expression is not None and expression.is_text:
         yield from _expression(expression, file.document)
-    if zone is not None and zone.is_text and "/" not in zone.text and zone.text not in _ZONES_IN_LOWER_CASE.values():
-        written = _ZONES_IN_LOWER_CASE.get(zone.text.lower())
-        if written is None:
-            hint = close_match(zone.text, _WINDOWS_TIME_ZONES) or "Such names are 'UTC' and 'W. Europe Standard Time'."
-            yield SCHEDULE_TRIGGER.at(zone.span, f"unknown time zone '{shorten(zone.text)}'", hint)
+    if zone is not None and zone.is_text and "/" not in zone.text and zone.text.lower() not in _ZONES_IN_LOWER_CASE:
+        hint = close_match(zone.text, _WINDOWS_TIME_ZONES) or "Such names are 'UTC' and 'W. Europe Standard Time'."
+        yield SCHEDULE_TRIGGER.at(zone.span, f"unknown time zone '{shorten(zone.text)}'", hint)
     yield from _days_of_another_frequency(trigger)
     yield from _lists(trigger)
     yield from _times(trigger, file.document)
@@ -109,48 +98,9 @@ def _lists(trigger: Node) -> Iterator[Diagnostic]:
             seen.add(item.text.lower())
 
 
-# As `azure.ai.ml.constants.TimeZone` of azure-ai-ml 1.35 has them.
-# fmt: off
-_WINDOWS_TIME_ZONES = frozenset({
-    "AUS Central Standard Time", "AUS Eastern Standard Time", "Afghanistan Standard Time", "Alaskan Standard Time",
-    "Aleutian Standard Time", "Altai Standard Time", "Arab Standard Time", "Arabian Standard Time",
-    "Arabic Standard Time", "Argentina Standard Time", "Astrakhan Standard Time", "Atlantic Standard Time",
-    "Aus Central W. Standard Time", "Azerbaijan Standard Time", "Azores Standard Time", "Bahia Standard Time",
-    "Bangladesh Standard Time", "Belarus Standard Time", "Bougainville Standard Time",
-    "Canada Central Standard Time", "Cape Verde Standard Time", "Caucasus Standard Time",
-    "Cen. Australia Standard Time", "Central America Standard Time", "Central Asia Standard Time",
-    "Central Brazilian Standard Time", "Central Europe Standard Time", "Central European Standard Time",
-    "Central Pacific Standard Time", "Central Standard Time", "Central Standard Time (Mexico)",
-    "Chatham Islands Standard Time", "China Standard Time", "Cuba Standard Time", "Dateline Standard Time",
-    "E. Africa Standard Time", "E. Australia Standard Time", "E. Europe Standard Time",
-    "E. South America Standard Time", "Easter Island Standard Time", "Eastern Standard Time",
-    "Eastern Standard Time (Mexico)", "Egypt Standard Time", "Ekaterinburg Standard Time", "FLE Standard Time",
-    "Fiji Standard Time", "GMT Standard Time", "GTB Standard Time", "Georgian Standard Time",
-    "Greenland Standard Time", "Greenwich Standard Time", "Haiti Standard Time", "Hawaiian Standard Time",
-    "India Standard Time", "Iran Standard Time", "Israel Standard Time", "Jordan Standard Time",
-    "Kaliningrad Standard Time", "Kamchatka Standard Time", "Korea Standard Time", "Libya Standard Time",
-    "Line Islands Standard Time", "Lord Howe Standard Time", "Magadan Standard Time", "Marquesas Standard Time",
-    "Mauritius Standard Time", "Mid-Atlantic Standard Time", "Middle East Standard Time", "Montevideo Standard Time",
-    "Morocco Standard Time", "Mountain Standard Time", "Mountain Standard Time (Mexico)", "Myanmar Standard Time",
-    "N. Central Asia Standard Time", "Namibia Standard Time", "Nepal Standard Time", "New Zealand Standard Time",
-    "Newfoundland Standard Time", "Norfolk Standard Time", "North Asia East Standard Time",
-    "North Asia Standard Time", "North Korea Standard Time", "Pacific SA Standard Time", "Pacific Standard Time",
-    "Pacific Standard Time (Mexico)", "Pakistan Standard Time", "Paraguay Standard Time", "Romance Standard Time",
-    "Russia Time Zone 10", "Russia Time Zone 11", "Russia Time Zone 3", "Russian Standard Time",
-    "SA Eastern Standard Time", "SA Pacific Standard Time", "SA Western Standard Time", "SE Asia Standard Time",
-    "Saint Pierre Standard Time", "Sakhalin Standard Time", "Samoa Standard Time", "Singapore Standard Time",
-    "South Africa Standard Time", "Sri Lanka Standard Time", "Syria Standard Time", "Taipei Standard Time",
-    "Tasmania Standard Time", "Tocantins Standard Time", "Tokyo Standard Time", "Tomsk Standard Time",
-    "Tonga Standard Time", "Transbaikal Standard Time", "Turkey Standard Time", "Turks And Caicos Standard Time",
-    "US Eastern Standard Time", "US Mountain Standard Time", "UTC", "UTC+12", "UTC-02", "UTC-08", "UTC-09", "UTC-11",
-    "Ulaanbaatar Standard Time", "Venezuela Standard Time", "Vladivostok Standard Time",
-    "W. Australia Standard Time", "W. Central Africa Standard Time", "W. Europe Standard Time",
-    "W. Mongolia Standard Time", "West Asia Standard Time", "West Bank Standard Time", "West Pacific Standard Time",
-    "Yakutsk Standard Time",
-})
-# fmt: on
 _FREQUENCIES = frozenset({"minute", "hour", "day", "week", "month"})
-_ZONES_IN_LOWER_CASE = {name.lower(): name for name in _WINDOWS_TIME_ZONES}
+_WINDOWS_TIME_ZONES: tuple[str, ...] = known_words("time_zones")
+_ZONES_IN_LOWER_CASE = frozenset(map(str.lower, _WINDOWS_TIME_ZONES))
 
 
 def _expression(expression: Node, document: Document) -> Iterator[Diagnostic]:
@@ -269,31 +219,41 @@ jobs:
 
 @check("file")
 def _schedule_job(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
-    job = file.document.root.find("create_job", "job") if file.kind == "schedule" else None
-    if job is None or not job.is_text or job.text.startswith("azureml:"):
+    create = file.root.get("create_job") if file.kind == "schedule" else None
+    job = create.get("job") if create is not None and create.is_mapping else create
+    if create is None or job is None or not job.is_text or is_remote(job.text):
         return
-    declared = _inputs_of(Path(os.path.normpath(file.document.file.parent / job.text)), context)
-    given = file.document.root.find("create_job", "inputs")
-    for name, entry in (given.entries if given is not None and declared is not None else {}).items():
-        port = declared.get(name) if declared is not None else None
-        if port is not None:
-            yield from _other_type(entry.value, port)
-        elif declared is not None:
+    named = Path(os.path.normpath(file.document.file.parent / job.text))
+    yield from _not_a_job(job, named, context)
+    yield from _inputs(create, named, context)
+    is_pipeline = any(pipeline.reading.file == named for pipeline in context.parsed.pipelines)
+    if is_pipeline and create.word("type") == "command":
+        message = f"'{job.text}' is a pipeline, and the schedule says it is a command"
+        yield SCHEDULE_JOB.at(create.entries["type"].value.span, message, "Write `type: pipeline`.")
+
+
+def _inputs(create: Node, named: Path, context: LintContext) -> Iterator[Diagnostic]:
+    """Inputs that the scheduled job does not have, or has with another type."""
+    declared, given = _inputs_of(named, context), create.entries_of("inputs")
+    if declared is None:
+        return
+    for name, entry in given.items():
+        if name in declared:
+            yield from _other_type(entry.value, declared[name])
+        else:
             message = f"the scheduled job has no input '{shorten(name)}'"
-            free = [other for other in declared if given is not None and other not in given.entries]
+            free = [other for other in declared if other not in given]
             yield SCHEDULE_JOB.at(entry.key.span, message, did_you_mean(name, free, "It has no other inputs."))
 
 
 def _other_type(given: Node, port: Port) -> Iterator[Diagnostic]:
     """A text for an input that is a number in the job."""
-    is_number = port.type in ("integer", "number") and port.default is not None and port.default.data is not None
-    if is_number and given.is_text and "${{" not in given.text and literal_type(given.data) == "string":
-        try:
-            float(given.text)
-        except ValueError:
-            message = f"'{port.name}' of the scheduled job is {port.type}, not '{shorten(given.text)}'"
-            related = [Related(port.key_span, f"'{port.name}' is declared here")]
-            yield SCHEDULE_JOB.at(given.span, message, "Write a number.", related)
+    has_number = port.default is not None and port.default.data is not None and port.type in ("integer", "number")
+    is_other_text = given.is_text and "${{" not in given.text and literal_type(given.data) == "string"
+    if has_number and is_other_text and number_of(given) is None:
+        message = f"'{port.name}' of the scheduled job is {port.type}, not '{shorten(given.text)}'"
+        related = [Related(port.key_span, f"'{port.name}' is declared here")]
+        yield SCHEDULE_JOB.at(given.span, message, "Write a number.", related)
 
 
 def _inputs_of(file: Path, context: LintContext) -> Mapping[str, Port] | None:
@@ -307,31 +267,10 @@ def _inputs_of(file: Path, context: LintContext) -> Mapping[str, Port] | None:
     return None
 
 
-@check("file")
-def _only_some_jobs(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
-    """A scheduled job whose type is not the one that the schedule states."""
-    root = file.document.root
-    yield from _not_a_job(file, context)
-    job, kind = root.find("create_job", "job"), root.find("create_job", "type")
-    if file.kind != "schedule" or job is None or kind is None or not job.is_text or job.text.startswith("azureml:"):
-        return
-    named = Path(os.path.normpath(file.document.file.parent / job.text))
-    is_pipeline = any(pipeline.reading.file == named for pipeline in context.parsed.pipelines)
-    if is_pipeline and kind.text.lower() == "command":
-        message = f"'{job.text}' is a pipeline, and the schedule says it is a command"
-        yield SCHEDULE_JOB.at(kind.span, message, "Write `type: pipeline`.")
-
-
-def _not_a_job(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
+def _not_a_job(started: Node, named: Path, context: LintContext) -> Iterator[Diagnostic]:
     """A file that a schedule is to start, and that is something else."""
-    started = file.document.root.get("create_job") if file.kind == "schedule" else None
-    if started is not None and started.is_mapping:
-        started = started.get("job")
-    if started is None or not started.is_text or is_remote(started.text):
-        return
     with contextlib.suppress(SpecError):  # reported where it is named
-        named = context.computes.store.peek(Path(os.path.normpath(file.document.file.parent / started.text)))
-        kind = kind_of(named)
+        kind = kind_of(context.computes.store.peek(named))
         if kind in ("component", "pipeline_component", "environment", "compute", "asset", "schedule"):
             message = f"'{started.text}' is {KIND_NAMES[kind]}, not a job"
             yield SCHEDULE_JOB.at(started.span, message, "Name a pipeline or another job.", severity="error")

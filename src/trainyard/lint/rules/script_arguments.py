@@ -6,19 +6,18 @@ import re
 from collections.abc import Iterator
 from itertools import pairwise, zip_longest
 
-from trainyard.lint.checks import LintedFile, check
-from trainyard.lint.context import LintContext
-from trainyard.lint.passed_flags import (
+from trainyard.lint.checks import LintContext, LintedFile, check
+from trainyard.lint.rules.sweeps import draws_fractions, sweeps_of
+from trainyard.lint.script_calls import (
     calls_with_flags,
     declared,
     given_flags,
     is_word,
     other_command,
     readable_calls,
+    script_steps,
     with_sub_command,
 )
-from trainyard.lint.rules.sweeps import draws_fractions, sweeps_of
-from trainyard.lint.script_steps import script_steps
 from trainyard.lint.scripts.flags import Flag, ScriptFlags
 from trainyard.settings.suggestions import close_match, closest, did_you_mean, only_close
 from trainyard.spec.diagnostic import Diagnostic, Related, Span

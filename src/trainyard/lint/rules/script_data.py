@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
-from trainyard.lint.checks import check
-from trainyard.lint.context import LintContext
+from trainyard.lint.checks import LintContext, check
 from trainyard.lint.scripts.data_reads import Read
-from trainyard.lint.scripts.syntax import Syntax, constant, dotted, keyword, parse
+from trainyard.lint.scripts.syntax import Syntax, constant, dotted, keyword, line_of, parse
 from trainyard.settings.suggestions import only_close, slips
 from trainyard.spec.diagnostic import Diagnostic, Related, Span
 from trainyard.spec.documents import Node
@@ -130,7 +129,7 @@ def _data_of_scripts(
 
 
 def _happens_here(read: Read) -> Related:
-    return Related(Span(read.file, read.line, 1, read.line, 2), f"{read.call} is here" if read.call != "/" else "here")
+    return line_of(read.file, read.line, f"{read.call} is here" if read.call != "/" else "here")
 
 
 _SHORTEST_NAME = 3

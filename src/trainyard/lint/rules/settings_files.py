@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trainyard.lint.checks import LintedFile, check
-from trainyard.lint.context import LintContext
+from trainyard.lint.checks import LintContext, LintedFile, check
+from trainyard.lint.placements import Placement
 from trainyard.settings.suggestions import did_you_mean
 from trainyard.spec.diagnostic import Diagnostic, Related, SpecError
 from trainyard.spec.documents import require_mapping
@@ -18,7 +18,7 @@ from trainyard.spec.rule import Rule
 from trainyard.spec.rules.documents import UNKNOWN_KIND
 from trainyard.spec.shell_words import settings_port
 from trainyard.spec.step_settings import StepSettings, WrittenSettings
-from trainyard.spec.training_settings import refused_in_file, use_of_file
+from trainyard.spec.training_settings import refused_in_file, refused_settings, use_of_file
 
 
 @check("file")
@@ -42,7 +42,7 @@ def _settings_file(file: LintedFile, context: LintContext) -> Iterator[Diagnosti
 
     message = f"the schema is for the settings of '{step}'; nothing in this file was checked"
     hint = did_you_mean(step, steps_with_settings_file())
-    yield UNKNOWN_KIND.at(file.document.root.span, message, hint, severity="warning")
+    yield UNKNOWN_KIND.at(file.root.span, message, hint, severity="warning")
 
 
 SHADOWED_SETTING = Rule("AML342", "shadowed-setting", "warning").explained(
@@ -104,3 +104,19 @@ def _shadowed(use: JobUse, settings: StepSettings, file: WrittenSettings) -> Ite
             place = use.job.key_span
         related = [Related(place, f"what the job '{use.name}' takes is here")]
         yield SHADOWED_SETTING.at(file.span(entry.key), message, "Remove it here, or there.", related)
+
+
+@check("placement")
+def _training_settings(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
+    """What the step of a job would refuse."""
+    yield from refused_settings(placement.use, is_complete=not placement.is_component)
+
+
+@check("pipeline")
+def _settings_of_trials(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
+    """What the step of a sweep's trials would refuse."""
+    if context.is_used(pipeline.model):
+        return
+    for use in context.resolution_of(pipeline.model).jobs.values():
+        if isinstance(use.component.task, Sweep):
+            yield from refused_settings(use)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 
-from trainyard.lint.checks import LintedFile, check
-from trainyard.lint.context import LintContext
+from trainyard.lint.checks import LintContext, LintedFile, check, known_words
 from trainyard.lint.rules.code_folders import FILE_NOT_IN_CODE
-from trainyard.lint.script_steps import script_steps
+from trainyard.lint.script_calls import script_steps
 from trainyard.settings.suggestions import close_match, only_close, slips
-from trainyard.spec.diagnostic import Diagnostic, Related
+from trainyard.spec.diagnostic import Diagnostic, Related, Severity
 from trainyard.spec.documents import Entry, Node, shorten
 from trainyard.spec.job_types import python_files
 from trainyard.spec.literals import whole_number
@@ -27,13 +26,7 @@ _PLAIN_PATH = re.compile(r"(?![/~]|\.\.)[\w./ -]+")
 _LEAST, _MOST = "spark.dynamicAllocation.minExecutors", "spark.dynamicAllocation.maxExecutors"
 _INSTANCES = "spark.executor.instances"
 _DYNAMIC = "spark.dynamicAllocation.enabled"
-# https://spark.apache.org/docs/latest/configuration.html and sql-performance-tuning.html: those that people set.
-_SETTINGS = (
-    *("spark.driver.cores", "spark.driver.memory", "spark.driver.memoryOverhead", "spark.driver.maxResultSize"),
-    *("spark.executor.cores", "spark.executor.memory", "spark.executor.memoryOverhead", _INSTANCES),
-    *(_DYNAMIC, _LEAST, _MOST, "spark.default.parallelism", "spark.sql.shuffle.partitions"),
-    *("spark.serializer", "spark.jars.packages", "spark.task.cpus", "spark.sql.adaptive.enabled"),
-)
+_SETTINGS: list[str] = known_words("spark")
 _MOST_SLIPS = 2
 _VERSION = re.compile(r"\s*([0-9]+)\.([0-9]+)")
 # https://learn.microsoft.com/azure/machine-learning/apache-spark-azure-ml-concepts
@@ -74,17 +67,25 @@ print("counting")
 
 @check("file")
 def _spark_mode(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
-    root = file.document.root
-    if file.kind == "other_job" and _is_spark(root):
-        yield from _modes(root, None)
+    if file.kind == "other_job" and file.root.word("type") == "spark":
+        yield from _modes(file.root, None)
+    if file.kind == "component" and file.root.word("type") == "spark":
+        yield from _ports(file.root)
 
 
 @check("pipeline")
 def _modes_in_pipeline(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
     for job in pipeline.model.jobs.values():
         # Without its component, whose ports may be `direct` already, nothing can be said.
-        if _is_spark(job.node) and (job.component is not None or job.node.get("component") is None):
+        if job.node.word("type") == "spark" and (job.component is not None or job.node.get("component") is None):
             yield from _modes(job.node, job.component)
+
+
+def _ports(component: Node) -> Iterator[Diagnostic]:
+    """Ports of a component with a mode that none of its jobs can have."""
+    for name, entry in (*component.entries_of("inputs").items(), *component.entries_of("outputs").items()):
+        if entry.value.word("mode") not in ("", "direct"):
+            yield _wrong_mode(name, entry.value, "warning")
 
 
 def _modes(job: Node, component: AnyComponent | None) -> Iterator[Diagnostic]:
@@ -99,8 +100,13 @@ def _modes(job: Node, component: AnyComponent | None) -> Iterator[Diagnostic]:
                 message = f"the data of a Spark job needs `mode: direct`, and '{name}' has no mode"
                 yield SPARK_MODE.at(entry.key.span, message, "Add `mode: direct`.")
             elif mode.text.lower() != "direct" and "${{" not in mode.text:
-                message = f"Spark reads and writes data only directly, and '{name}' has the mode {mode.text}"
-                yield SPARK_MODE.at(mode.span, message, "Write `mode: direct`.")
+                yield _wrong_mode(name, entry.value, "error")
+
+
+def _wrong_mode(name: str, port: Node, severity: Severity) -> Diagnostic:
+    mode = port.entries["mode"].value
+    message = f"Spark reads and writes data only directly, and '{name}' has the mode {mode.text}"
+    return SPARK_MODE.at(mode.span, message, "Write `mode: direct`.", severity=severity)
 
 
 def _is_data(port: Node) -> bool:
@@ -136,20 +142,13 @@ print("counting")
 
 @check("file")
 def _spark_machines(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
-    root = file.document.root
-    if file.kind == "other_job" and _is_spark(root):
-        yield from _machines_of(root)
-
-
-@check("pipeline")
-def _machines_in_pipeline(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
-    for job in pipeline.model.jobs.values():
-        if _is_spark(job.node):
-            yield from _machines_of(job.node)
-
-
-def _machines_of(job: Node) -> Iterator[Diagnostic]:
-    yield from chain(_neither(job), _both(job), _executors(job), _sizes(job))
+    for job in file.jobs_of("spark"):
+        is_component = file.kind == "component"
+        if not is_component:
+            yield from chain(_neither(job), _both(job))
+        yield from chain(_executors(job), _sizes(job), _types(job), _misspelt(job, is_component))
+    for job in file.jobs:
+        yield from _runtime(job)
 
 
 def _neither(job: Node) -> Iterator[Diagnostic]:
@@ -168,28 +167,36 @@ def _both(job: Node) -> Iterator[Diagnostic]:
 
 
 def _executors(job: Node) -> Iterator[Diagnostic]:
-    conf = job.get("conf")
-    if conf is None or not conf.is_mapping or str(_number_or_text(conf, "spark.dynamicAllocation.enabled")) != "True":
+    conf, entries = job.get("conf"), job.entries_of("conf")
+    switch = conf.get(_DYNAMIC) if conf is not None else None
+    if conf is None or switch is None or str(switch.data).lower() != "true":
         return
-    least, most, instances = (_number(conf, key) for key in (_LEAST, _MOST, _INSTANCES))
+    least, most, instances = (_count(entries, key) for key in (_LEAST, _MOST, _INSTANCES))
     if least is None or most is None:
         return
     if not 0 < least <= most:
         message = f"expected executors from {least} to {most}: at least 1, and not more than maxExecutors"
-        yield SPARK_MACHINES.at(conf.entries[_LEAST].value.span, message, f"Write a number from 1 to {max(most, 1)}.")
+        yield SPARK_MACHINES.at(entries[_LEAST].value.span, message, f"Write a number from 1 to {max(most, 1)}.")
     elif instances and not least <= instances <= most:
         message = f"{instances} executors are not between minExecutors ({least}) and maxExecutors ({most})"
         hint = f"Write a number from {least} to {most}, or leave it out."
-        yield SPARK_MACHINES.at(conf.entries[_INSTANCES].value.span, message, hint)
+        yield SPARK_MACHINES.at(entries[_INSTANCES].value.span, message, hint)
+
+
+def _count(entries: Mapping[str, Entry], key: str) -> int | None:
+    return whole_number(entries[key].value.data) if key in entries else None
+
+
+def _written(job: Node, keys: Iterable[str]) -> Iterator[tuple[str, Node]]:
+    """The settings of these names that have a value of their own, not that of a binding."""
+    for key, entry in job.entries_of("conf").items():
+        if key in keys and entry.value.data is not None and "${{" not in entry.value.text:
+            yield key, entry.value
 
 
 def _sizes(job: Node) -> Iterator[Diagnostic]:
     """Memory and cores of the driver and the executors."""
-    entries = job.entries_of("conf")
-    for key in _MEMORIES:
-        memory = entries[key].value if key in entries else None
-        if memory is None or memory.data is None or "${{" in memory.text:
-            continue
+    for _, memory in _written(job, _MEMORIES):
         form = _MEMORY.fullmatch(memory.text.strip())
         if form is None:
             message = f"Spark does not read '{memory.text}' as memory"
@@ -199,10 +206,7 @@ def _sizes(job: Node) -> Iterator[Diagnostic]:
             yield SPARK_MACHINES.at(memory.span, message, f"Write {form[0]}g.")
     machine = job.find("resources", "instance_type")
     size = _MACHINE.fullmatch(machine.text) if machine is not None else None
-    for key in _CORES:
-        cores = entries[key].value if key in entries else None
-        if cores is None or cores.data is None or "${{" in cores.text:
-            continue
+    for key, cores in _written(job, _CORES):
         count = whole_number(cores.data)
         if count is None or count < 1:
             yield SPARK_MACHINES.at(cores.span, f"'{key}' is a whole number from 1 on, not '{cores.text}'")
@@ -212,52 +216,26 @@ def _sizes(job: Node) -> Iterator[Diagnostic]:
             yield SPARK_MACHINES.at(cores.span, message, f"Write {size[1]} or less.", related)
 
 
-@check("file")
-def _sizes_in_component(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
-    if file.kind == "component" and _is_spark(file.document.root):
-        yield from chain(_executors(file.document.root), _sizes(file.document.root), _ports(file.document.root))
+def _types(job: Node) -> Iterator[Diagnostic]:
+    """Settings that are whole numbers, or true or false, and have another value."""
+    for key, node in _written(job, (_INSTANCES, _LEAST, _MOST)):
+        if whole_number(node.data) is None:
+            yield SPARK_MACHINES.at(node.span, f"'{key}' is a whole number, not '{node.text}'")
+    for key, node in _written(job, (_DYNAMIC,)):
+        if str(node.data).lower() not in ("true", "false"):
+            yield SPARK_MACHINES.at(node.span, f"'{key}' is true or false, not '{shorten(node.text)}'")
 
 
-def _ports(component: Node) -> Iterator[Diagnostic]:
-    """Ports of a component with a mode that none of its jobs can have."""
-    for kind in ("inputs", "outputs"):
-        for name, entry in component.entries_of(kind).items():
-            mode = entry.value.get("mode") if entry.value.is_mapping else None
-            if mode is not None and mode.is_text and mode.text.lower() != "direct":
-                message = f"Spark reads and writes data only directly, and '{name}' has the mode {mode.text}"
-                yield SPARK_MODE.at(mode.span, message, "Write `mode: direct`.", severity="warning")
-
-
-@check("file")
-def _settings_of_spark(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
-    """Settings of Spark that differ by a typo from a known one, or have a value of another type."""
-    root = file.document.root
-    for job in (root, *(entry.value for entry in root.entries_of("jobs").values() if entry.value.is_mapping)):
-        if not _is_spark(job):
-            continue
-        entries = job.entries_of("conf")
-        for key, entry in entries.items():
-            meant = next((known for known in _SETTINGS if key != known and _is_slip(key, known)), None)
-            # Jobs need the first of them, and a misspelt one is reported as what is missing.
-            is_reported = file.kind != "component" and meant in _NEEDED
-            if key not in _SETTINGS and meant is not None and meant not in entries and not is_reported:
-                message = f"unknown setting '{shorten(key)}'; Spark ignores it"
-                hint = f"Did you mean '{meant}'?"
-                yield UNKNOWN_KEY.at(entry.key.span, message, hint, replacement=meant, severity="warning")
-        for key in (_INSTANCES, _LEAST, _MOST):
-            count = entries.get(key)
-            if count is None or count.value.data is None or "${{" in count.value.text:
-                continue
-            if whole_number(count.value.data) is None:
-                yield SPARK_MACHINES.at(count.value.span, f"'{key}' is a whole number, not '{count.value.text}'")
-        switch = entries.get(_DYNAMIC)
-        if switch is not None and not _may_be_boolean(switch.value):
-            message = f"'{_DYNAMIC}' is true or false, not '{shorten(switch.value.text)}'"
-            yield SPARK_MACHINES.at(switch.value.span, message)
-
-
-def _may_be_boolean(node: Node) -> bool:
-    return isinstance(node.data, (bool, type(None))) or node.text.lower() in ("true", "false") or "${{" in node.text
+def _misspelt(job: Node, is_component: bool) -> Iterator[Diagnostic]:
+    """Settings of Spark that differ by a typo from a known one."""
+    entries = job.entries_of("conf")
+    for key, entry in entries.items():
+        meant = next((known for known in _SETTINGS if _is_slip(key, known)), None) if key not in _SETTINGS else None
+        # Jobs need the first of them, and a misspelt one is reported as what is missing.
+        if meant is not None and meant not in entries and (is_component or meant not in _NEEDED):
+            message = f"unknown setting '{shorten(key)}'; Spark ignores it"
+            hint = f"Did you mean '{meant}'?"
+            yield UNKNOWN_KEY.at(entry.key.span, message, hint, replacement=meant, severity="warning")
 
 
 def _is_slip(key: str, known: str) -> bool:
@@ -267,17 +245,13 @@ def _is_slip(key: str, known: str) -> bool:
     return abs(len(key) - len(known)) <= _MOST_SLIPS and slips(key, known) <= _MOST_SLIPS
 
 
-@check("file")
-def _runtime_of_spark(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
+def _runtime(job: Node) -> Iterator[Diagnostic]:
     """A version of Spark before the first that Azure ML has had."""
-    root = file.document.root
-    holders = [root.get("resources"), *(entry.value.get("resources") for entry in root.entries_of("jobs").values())]
-    for resources in holders:
-        version = resources.get("runtime_version") if resources is not None and resources.is_mapping else None
-        form = _VERSION.match(version.text) if version is not None else None
-        if version is not None and form is not None and (int(form[1]), int(form[2])) < _FIRST_VERSION:
-            message = f"Azure ML has no Spark {version.text}: its first version was 3.2"
-            yield SPARK_MACHINES.at(version.span, message, 'Write `runtime_version: "3.4"`.', severity="warning")
+    version = job.find("resources", "runtime_version")
+    form = _VERSION.match(version.text) if version is not None else None
+    if version is not None and form is not None and (int(form[1]), int(form[2])) < _FIRST_VERSION:
+        message = f"Azure ML has no Spark {version.text}: its first version was 3.2"
+        yield SPARK_MACHINES.at(version.span, message, 'Write `runtime_version: "3.4"`.', severity="warning")
 
 
 @check("file")
@@ -296,22 +270,7 @@ def _files_of_spark(file: LintedFile, context: LintContext) -> Iterator[Diagnost
                 yield FILE_NOT_IN_CODE.at(item.span, message, close_match(item.text, [*siblings, *names]))
 
 
-def _number_or_text(conf: Node, key: str) -> object:
-    node = conf.get(key)
-    return None if node is None else node.text.capitalize() if node.is_text else node.data
-
-
-def _number(conf: Node, key: str) -> int | None:
-    node = conf.get(key)
-    return whole_number(node.data) if node is not None else None
-
-
 def _entry(job: Node, key: str) -> Entry | None:
     """A key and its value, unless that is empty."""
     entry = job.entries.get(key)
     return entry if entry is not None and entry.value.data else None
-
-
-def _is_spark(job: Node) -> bool:
-    kind = job.get("type")
-    return kind is not None and kind.text.lower() == "spark"

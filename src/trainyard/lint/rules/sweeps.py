@@ -9,15 +9,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from trainyard.lint.checks import LintedFile, check
-from trainyard.lint.context import LintContext
+from trainyard.lint.checks import LintContext, LintedFile, check, exceeds, jobs_in, known_words, number_of
 from trainyard.lint.rules.command_ports import UNUSED_INPUT
 from trainyard.lint.scripts.syntax import parse
 from trainyard.settings.suggestions import did_you_mean
 from trainyard.spec.diagnostic import Diagnostic, Related
 from trainyard.spec.documents import Node, shorten
 from trainyard.spec.job_types import python_files
-from trainyard.spec.parsed import ParsedCommand, ParsedPipeline
+from trainyard.spec.parsed import ParsedCommand
 from trainyard.spec.rule import Rule
 
 # https://learn.microsoft.com/azure/machine-learning/how-to-tune-hyperparameters
@@ -59,16 +58,8 @@ limits: {max_total_trials: 20, max_concurrent_trials: 4}
 
 @check("file")
 def _sweep_contradiction(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
-    if file.kind == "sweep_job":
-        yield from _check(file.document.root)
-
-
-@check("pipeline")
-def _sweeps_in_pipeline(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
-    for job in pipeline.model.jobs.values():
-        kind = job.node.get("type")
-        if kind is not None and kind.text.lower() == "sweep":
-            yield from _check(job.node)
+    for sweep in file.jobs_of("sweep"):
+        yield from _check(sweep)
 
 
 def _check(sweep: Node) -> Iterator[Diagnostic]:
@@ -77,7 +68,7 @@ def _check(sweep: Node) -> Iterator[Diagnostic]:
     yield from _policy(sweep)
     for name, entry in sweep.entries_of("search_space").items():
         least, most = entry.value.get("min_value"), entry.value.get("max_value")
-        if least is not None and _is_above(least, most, or_equal=True):
+        if least is not None and _is_empty(least, most):
             message = f"'{name}' has a min_value of {least.text}, not below its max_value"
             yield SWEEP_CONTRADICTION.at(least.span, message, "Swap them, or fix the wrong one.")
         yield from _not_exponents(name, entry.value)
@@ -88,8 +79,7 @@ def _check(sweep: Node) -> Iterator[Diagnostic]:
 
 def draws_fractions(drawn: Node) -> bool:
     """Whether a distribution of a search space gives numbers that are not whole."""
-    kind, step = drawn.get("type"), _number(drawn.get("q"))
-    named = kind.text.lower() if kind is not None else ""
+    named, step = drawn.word("type"), number_of(drawn.get("q"))
     return named in _CONTINUOUS and (not named.startswith("q") or (step is not None and step % 1 != 0))
 
 
@@ -105,9 +95,9 @@ def _tried_twice(name: str, drawn: Node) -> Iterator[Diagnostic]:
 
 def _step_too_large(name: str, drawn: Node) -> Iterator[Diagnostic]:
     """Steps of a quniform so large that one or two values remain."""
-    kind, step = drawn.get("type"), drawn.get("q")
-    low, high, size = (_number(drawn.get(key)) for key in ("min_value", "max_value", "q"))
-    if step is None or kind is None or kind.text.lower() != "quniform" or low is None or high is None or not size:
+    step = drawn.get("q")
+    low, high, size = (number_of(drawn.get(key)) for key in ("min_value", "max_value", "q"))
+    if step is None or drawn.word("type") != "quniform" or low is None or high is None or not size:
         return
     if low < high < low + size:
         message = f"'{name}' is rounded to steps of {step.text}, and its range is only {high - low:g} wide"
@@ -116,14 +106,12 @@ def _step_too_large(name: str, drawn: Node) -> Iterator[Diagnostic]:
 
 def _not_exponents(name: str, drawn: Node) -> Iterator[Diagnostic]:
     """The bounds of a value that is drawn as a power of e, where they look like those of the value itself."""
-    kind, least, most = drawn.get("type"), drawn.get("min_value"), drawn.get("max_value")
-    low, high = _number(least), _number(most)
-    if kind is None or least is None or kind.text.lower() not in ("loguniform", "qloguniform"):
+    kind, least = drawn.word("type"), drawn.get("min_value")
+    low, high = number_of(least), number_of(drawn.get("max_value"))
+    if least is None or kind not in ("loguniform", "qloguniform"):
         return
     if low is not None and high is not None and 0 < low < high <= 1:
-        message = (
-            f"'{name}' is drawn from {math.exp(low):.3g} to {math.exp(high):.3g}: {kind.text} takes exponents of e"
-        )
+        message = f"'{name}' is drawn from {math.exp(low):.3g} to {math.exp(high):.3g}: {kind} takes exponents of e"
         hint = f"Write min_value: {math.log(low):.3g} and max_value: {math.log(high):.3g}."
         yield SWEEP_CONTRADICTION.at(least.span, message, hint)
 
@@ -152,13 +140,12 @@ def _sampling(sweep: Node) -> Iterator[Diagnostic]:
 
 def _limits(sweep: Node) -> Iterator[Diagnostic]:
     trials = sweep.find("limits", "max_total_trials")
-    count = _number(trials)
-    if trials is not None and count is not None and count > _MOST_TRIALS:
+    if trials is not None and (number_of(trials) or 0) > _MOST_TRIALS:
         message = f"{trials.text} trials; a sweep has {_MOST_TRIALS} at most"
         yield SWEEP_CONTRADICTION.at(trials.span, message, f"Write {_MOST_TRIALS} or less.")
     for smaller, larger, what, whole in _LIMITS:
         part, most = sweep.find("limits", smaller), sweep.find("limits", larger)
-        if part is not None and most is not None and _is_above(part, most):
+        if part is not None and most is not None and exceeds(part, most):
             message = f"{part.text} {what}, but only {most.text} {whole}"
             related = [Related(most.span, f"'{larger}' is set here")]
             yield SWEEP_CONTRADICTION.at(part.span, message, f"Write {most.text} or less.", related)
@@ -167,22 +154,23 @@ def _limits(sweep: Node) -> Iterator[Diagnostic]:
 def _policy(sweep: Node) -> Iterator[Diagnostic]:
     """Settings of the rule that gives trials up: exactly one slack, and a share of the trials."""
     policy = sweep.get("early_termination")
-    kind = policy.get("type") if policy is not None and policy.is_mapping else None
+    kind = policy.get("type") if policy is not None else None
     if policy is None or kind is None:
         return
     factor, amount, share = (policy.get(key) for key in ("slack_factor", "slack_amount", "truncation_percentage"))
-    if kind.text.lower() == "bandit" and factor is not None and amount is not None:
+    is_bandit = kind.text.lower() == "bandit"
+    if is_bandit and factor is not None and amount is not None:
         message = "a bandit policy has either a slack_factor or a slack_amount, not both"
         related = [Related(factor.span, "slack_factor is set here")]
         yield SWEEP_CONTRADICTION.at(policy.key_span("slack_amount"), message, "Remove one of them.", related)
-    elif kind.text.lower() == "bandit" and factor is None and amount is None and share is None:
+    elif is_bandit and factor is None and amount is None and share is None:
         message = "a bandit policy needs a slack_factor or a slack_amount: how much worse than the best a trial may be"
         yield SWEEP_CONTRADICTION.at(kind.span, message, "Write `slack_factor: 0.1`.")
     interval = policy.get("evaluation_interval")
-    if interval is not None and _number(interval) == 0:
+    if interval is not None and number_of(interval) == 0:
         message = "evaluation_interval is 0; it is how often the policy is applied, 1 or more"
         yield SWEEP_CONTRADICTION.at(interval.span, message, "Write 1.")
-    percent = _number(share)
+    percent = number_of(share)
     if share is not None and percent is not None and not 1 <= percent <= 99:
         message = f"truncation_percentage is {share.text}; it is between 1 and 99"
         yield SWEEP_CONTRADICTION.at(share.span, message)
@@ -200,27 +188,13 @@ def _unused(sweep: Node) -> Iterator[Diagnostic]:
             yield UNUSED_INPUT.at(entry.key.span, message, hint)
 
 
-def _is_above(first: Node, second: Node | None, *, or_equal: bool = False) -> bool:
-    """Whether one number exceeds another; False unless both are numbers."""
-    low, high = _number(first), _number(second)
-    return low is not None and high is not None and (low > high or (or_equal and low == high))
+def _is_empty(least: Node, most: Node | None) -> bool:
+    """Whether nothing lies between two bounds; False unless both are numbers."""
+    low, high = number_of(least), number_of(most)
+    return low is not None and high is not None and low >= high
 
 
-def _number(node: Node | None) -> float | None:
-    if node is None or isinstance(node.data, (bool, dict, list)) or node.data is None:
-        return None
-    try:
-        return float(node.text)
-    except ValueError:
-        return None
-
-
-# What these log is visible in the calls below; any other package may log by itself.
-_LOG_NOTHING = frozenset(
-    {"argparse", "click", "typer", "numpy", "pandas", "scipy", "sklearn", "torch", "torchvision", "matplotlib", "PIL"}
-    | {"skimage", "timm", "einops", "albumentations", "joblib", "yaml", "tqdm", "mlflow", "azureml", "lightgbm"}
-    | {"xgboost", "seaborn", "cv2", "requests"}
-)
+_LOG_NOTHING: frozenset[str] = frozenset(known_words("packages_that_log_nothing"))
 _OF_ONE_METRIC = frozenset({"log_metric", "log_list", "log_row"})
 _OF_MANY_METRICS = frozenset({"log_metrics", "log_dict"})
 # `run.log("loss", …)` of SDK v1's run; `math.log(x)` is something else.
@@ -272,8 +246,7 @@ def _metric_not_logged(command: ParsedCommand, context: LintContext) -> Iterator
 
 def sweeps_of(command: ParsedCommand, context: LintContext) -> Iterator[Node]:
     """The sweeps whose trial a command is: written in place, or a component that they name by its file."""
-    root = command.reading.document.root
-    for holder in (root, *(entry.value for entry in root.entries_of("jobs").values() if entry.value.is_mapping)):
+    for holder in jobs_in(command.reading.document.root):
         if holder.get("trial") is command.node:
             yield holder
     if command.is_root and command.is_component:

@@ -6,8 +6,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from trainyard.lint.checks import LintedFile, check
-from trainyard.lint.context import LintContext
+from trainyard.lint.checks import LintContext, LintedFile, check, known_words
 from trainyard.lint.rules.data_paths import Data, data_in
 from trainyard.settings.suggestions import only_close
 from trainyard.spec.diagnostic import Diagnostic, SpecError
@@ -15,23 +14,11 @@ from trainyard.spec.documents import Node, shorten
 from trainyard.spec.parsed import is_address
 from trainyard.spec.rule import Rule
 
-# https://learn.microsoft.com/azure/machine-learning/reference-yaml-mltable
-# The words are those of the schema and of `MLTableFileEncoding` in mltable 1.7.0.
-_KEYS = (
-    *("$schema", "type", "paths", "transformations", "metadata", "traits", "query_source"),
-    *("name", "version", "description"),
-)
+_KEYS: list[str] = known_words("mltable")
 _PATH_KEYS = ("file", "folder", "pattern")
-_TRANSFORMATIONS = (
-    *("read_delimited", "read_parquet", "read_json_lines", "read_delta_lake", "read_text", "convert_column_types"),
-    *("drop_columns", "keep_columns", "extract_columns_from_partition_format", "filter", "skip", "take"),
-    *("take_random_sample", "extract_partition_format_into_columns", "random_split", "select_partitions", "sample"),
-)
-# The settings that take one of a few words, by transformation.
-_WORDS = {
-    "header": ("no_header", "from_first_file", "all_files_different_headers", "all_files_same_headers"),
-    "encoding": ("utf8", "iso88591", "latin1", "ascii", "utf16", "utf8bom", "utf32", "windows1252"),
-}
+_TRANSFORMATIONS: list[str] = known_words("mltable_transformations")
+# By setting: the few words that it takes.
+_WORDS: dict[str, list[str]] = known_words("mltable_words")
 # What else is taken, and hints do not name.
 _OTHER_SPELLINGS = frozenset(
     ("utf-8", "utf8 bom", "utf-8 bom", "iso-8859-1", "latin-1", "utf-16", "utf-32", "windows-1252")

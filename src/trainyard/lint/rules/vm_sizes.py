@@ -10,8 +10,7 @@ import re
 from collections.abc import Iterator
 from functools import cache
 
-from trainyard.lint.checks import LintedFile, check
-from trainyard.lint.context import LintContext, sku_named
+from trainyard.lint.checks import LintContext, LintedFile, check, sku_named
 from trainyard.lint.placements import Placement
 from trainyard.spec.diagnostic import Diagnostic, Related
 from trainyard.spec.documents import Value, shorten
@@ -174,7 +173,7 @@ LOW_PRIORITY = Rule("AML611", "low-priority", "info").explained(
 
 @check("file")
 def _low_priority(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
-    tier = file.document.root.get("tier")
+    tier = file.root.get("tier")
     if file.kind == "compute" and tier is not None and tier.text.lower().replace("_", "") == "lowpriority":
         message = (
             "low-priority machines were discontinued on 2026-03-31: these are Spot machines, which can be preempted"
@@ -183,12 +182,12 @@ def _low_priority(file: LintedFile, context: LintContext) -> Iterator[Diagnostic
 
 
 def _size_of_cluster(file: LintedFile) -> Iterator[Value]:
-    size = file.document.root.get("size")
+    size = file.root.get("size")
     if file.kind == "compute" and size is not None and size.is_text:
         yield size.value
-    size = file.document.root.get("instance_type")
+    size = file.root.get("instance_type")
     if file.kind == "online_deployment" and size is not None and size.is_text:
-        kind = file.document.root.get("type")
+        kind = file.root.get("type")
         # On Kubernetes an instance type is a name of the cluster's own.
         if kind is None or kind.text.lower() != "kubernetes":
             yield size.value

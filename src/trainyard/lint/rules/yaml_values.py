@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from trainyard.lint.checks import LintedFile, check
-from trainyard.lint.context import LintContext
+from trainyard.lint.checks import LintContext, LintedFile, check
 from trainyard.spec.diagnostic import Diagnostic, Span
 from trainyard.spec.documents import Document, Node, describe
 from trainyard.spec.file_kinds import COMPUTE_TYPES, KIND_NAMES, Kind, kind_by_schema
@@ -38,7 +37,7 @@ environment: azureml:torch:3
 
 @check("file")
 def _schema_of_other_kind(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
-    root, kind = file.document.root, file.kind
+    root, kind = file.root, file.kind
     named, schema = kind_by_schema(root), root.get("$schema")
     if named is None or schema is None or kind == "profile":
         return

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from trainyard.project_files import read_bytes
+from trainyard.spec.diagnostic import Related, Span
 
 _LARGEST_SCRIPT_BYTES = 1_000_000
 # Trees are large. Checks ask for one script after the other, so that few need to be kept.
@@ -151,3 +152,9 @@ def decorated(function: ast.FunctionDef, imported: Mapping[str, str], name: str)
         dotted(decorator.func if isinstance(decorator, ast.Call) else decorator, imported) == name
         for decorator in function.decorator_list
     )
+
+
+def line_of(file: Path, place: ast.AST | int, message: str) -> Related:
+    """Return the line of a script, by its number or by what is there, as what explains a finding."""
+    line = place if isinstance(place, int) else getattr(place, "lineno", 1)
+    return Related(Span(file, line, 1, line, 2), message)

@@ -1,16 +1,121 @@
-"""Flags of click and typer."""
+"""The flags of a script, read from its source: of argparse, click, typer, `HfArgumentParser` and Trainyard's steps."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
-from trainyard.lint.scripts.flags import NUMBERS, UNDECIDABLE, Flag, Found, ScriptFlags
-from trainyard.lint.scripts.syntax import Syntax, constant, decorated, dotted, keyword, texts
+from trainyard.lint.scripts.argparse_flags import from_argparse
+from trainyard.lint.scripts.flags import NUMBERS, UNDECIDABLE, Flag, Found, ScriptFlags, help_flags
+from trainyard.lint.scripts.syntax import Syntax, constant, decorated, dotted, keyword, parse, texts
+from trainyard.resources import PACKAGE
+from trainyard.settings.step_fields import StepField
+from trainyard.settings.task_fields import TaskError, built_in_step_fields, fields_of_class, task_fields
+
+_STEP_ENTRIES = frozenset({"run_step", "run_task_step"})
 
 
-def from_click(syntax: Syntax, file: Path, root: Path) -> Found:
+def read_flags(file: Path, root: Path) -> ScriptFlags | None:
+    """Return the flags of a script in a snapshot whose folder is `root`; None if they cannot be determined."""
+    syntax = parse(file)
+    if syntax is None:
+        return None
+    for reader in (_from_step, _from_hf_dataclass, _from_click, _from_typer, from_argparse):
+        found = reader(syntax, file, root)
+        if found is not None:
+            return found if isinstance(found, ScriptFlags) else None
+    return None
+
+
+def _from_step(syntax: Syntax, file: Path, root: Path) -> Found:
+    """Return the flags of a step in the manner of trainyard.steps; None if the script is none."""
+    for call in syntax.calls:
+        entry = dotted(call.func, syntax.imported).rpartition(".")[2]
+        if entry not in _STEP_ENTRIES or not call.args or not isinstance(call.args[0], ast.Name):
+            continue
+        built_in = built_in_step_fields(file.stem) if file.parent == PACKAGE / "steps" else None
+        try:
+            fields = built_in or fields_of_class(file, call.args[0].id, [root])
+        except (TaskError, OSError):
+            return UNDECIDABLE
+        flags = {**dict.fromkeys(("-h", "--help"), Flag(("-h", "--help"), 1, file)), **_by_flag(fields)}
+        task_folder = root if entry == "run_task_step" and "--task" in flags else None
+        return ScriptFlags(flags, task_folder=task_folder)
+    return None
+
+
+def with_task_flags(flags: ScriptFlags, task: str | None) -> ScriptFlags:
+    """A step's flags with those of the task that its command names; it takes others where that cannot be told."""
+    try:
+        fields = task_fields(task, [flags.task_folder]) if task is not None and flags.task_folder is not None else None
+    except (TaskError, OSError):
+        fields = None
+    if fields is None:
+        return replace(flags, takes_others=True)
+    return replace(flags, flags={**flags.flags, **_by_flag(fields)})
+
+
+def _by_flag(fields: tuple[StepField, ...]) -> dict[str, Flag]:
+    flags = {}
+    for each in fields:
+        assert each.declared_at is not None
+        file, line = each.declared_at
+        default = each.default if isinstance(each.default, str) else None
+        flags[each.flag] = Flag((each.flag,), line, file, each.required, each.choices, default=default)
+    return flags
+
+
+def _from_hf_dataclass(syntax: Syntax, file: Path, root: Path) -> Found:
+    """Return the flags of a script that gives its own dataclasses to an `HfArgumentParser`; None if it does not."""
+    calls, imported = syntax.calls, syntax.imported
+    makers = [call for call in calls if dotted(call.func, imported).rpartition(".")[2] == "HfArgumentParser"]
+    if not makers:
+        return None
+    methods = {call.func.attr for call in calls if isinstance(call.func, ast.Attribute)}
+    if len(makers) != 1 or len(makers[0].args) != 1 or methods & {"add_argument", "add_argument_group"}:
+        return UNDECIDABLE
+    (given,) = makers[0].args
+    classes = {node.name: node for node in syntax.body if isinstance(node, ast.ClassDef)}
+    wanted = given.elts if isinstance(given, (ast.Tuple, ast.List)) else [given]
+    flags = help_flags(None, file)
+    for name in wanted:
+        definition = classes.get(name.id) if isinstance(name, ast.Name) else None
+        found = _hf_fields(definition, imported, file) if definition is not None else None
+        if found is None:
+            return UNDECIDABLE  # TrainingArguments and other classes that this file does not hold
+        flags.update(found)
+    takes_others = any(keyword(call, "return_remaining_strings") is not None for call in calls)
+    return ScriptFlags(flags, takes_others, abbreviates=True, takes_words=False)
+
+
+def _hf_fields(definition: ast.ClassDef, imported: Mapping[str, str], file: Path) -> dict[str, Flag] | None:
+    """Return the flags of a dataclass as transformers' hf_argparser.py creates them; None if it has bases."""
+    if definition.bases:
+        return None
+    flags: dict[str, Flag] = {}
+    for statement in definition.body:
+        if not isinstance(statement, ast.AnnAssign) or not isinstance(statement.target, ast.Name):
+            continue
+        name, call = statement.target.id, statement.value
+        has_default = call is not None
+        if isinstance(call, ast.Call) and dotted(call.func, imported) == "dataclasses.field":
+            if constant(keyword(call, "init")) is False:
+                continue
+            if "aliases" in ast.dump(keyword(call, "metadata") or ast.Constant(0)):
+                return None
+            has_default = any(keyword(call, key) is not None for key in ("default", "default_factory"))
+        is_bool = "bool" in ast.dump(statement.annotation)
+        names = [f"--{name}", *([f"--{name.replace('_', '-')}"] if "_" in name else [])]
+        if is_bool:
+            names += [f"--no_{name}", f"--no-{name.replace('_', '-')}"]
+        flag = Flag(tuple(names), statement.lineno, file, not has_default and not is_bool)
+        flags.update(dict.fromkeys(names, flag))
+    return flags
+
+
+def _from_click(syntax: Syntax, file: Path, root: Path) -> Found:
     """Return the flags of a script with one click command; None if it has none."""
     imported = syntax.imported
     commands = [function for function in syntax.functions if decorated(function, imported, "click.command")]
@@ -52,7 +157,7 @@ def _click_flag(call: ast.Call, syntax: Syntax, file: Path) -> Flag | None:
     return Flag(names_of_flag, call.lineno, file, required, choices, takes_value, number)
 
 
-def from_typer(syntax: Syntax, file: Path, root: Path) -> Found:
+def _from_typer(syntax: Syntax, file: Path, root: Path) -> Found:
     """Return the flags of a script with one typer command; None if it has none."""
     imported = syntax.imported
     run = [

@@ -1,18 +1,95 @@
-"""AutoML jobs: settings that the service refuses, though the client takes each of them."""
+"""Jobs of other types: which data each kind of data transfer takes and makes, and AutoML jobs that Azure ML refuses."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 
-from trainyard.lint.checks import LintedFile, check
-from trainyard.lint.context import LintContext
-from trainyard.spec.diagnostic import Diagnostic, Related
+from trainyard.lint.checks import LintContext, LintedFile, check, exceeds
+from trainyard.spec.diagnostic import Diagnostic, Related, Severity
 from trainyard.spec.documents import Node, shorten
 from trainyard.spec.expressions import only_binding
-from trainyard.spec.literals import whole_number
 from trainyard.spec.model import PARAMETER_TYPES
 from trainyard.spec.rule import Rule
 from trainyard.spec.rules.keys import UNKNOWN_KEY
+
+# The data that goes with each kind of source or sink outside of Azure ML.
+_IMPORTED = {"database": "mltable", "file_system": "uri_folder"}
+_EXPORTED = {"database": "uri_file", "file_system": "uri_folder"}
+
+
+DATA_TRANSFER = Rule("AML317", "data-transfer", "error").explained(
+    summary="A data transfer has data that its kind does not take or make.",
+    why="`copy_data` has one output, of the type of its only input, or a uri_folder for several. `import_data` has one "
+    "output `sink`: an mltable from a database, a uri_folder from a file system. `export_data` has one input `source`: "
+    "a uri_file for a database. Azure ML's client refuses anything else.",
+    example="""\
+type: pipeline
+settings: {default_compute: serverless}
+jobs:
+  fetch:
+    type: data_transfer
+    task: import_data
+    source: {type: database, connection: azureml:sales, query: select * from sales}
+    outputs:
+      sink: {type: ‹uri_folder⇒mltable›}
+""",
+)
+
+
+@check("file")
+def _data_transfer(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
+    for job in file.jobs_of("data_transfer"):
+        task = job.word("task") if job.get("component") is None else ""
+        if task == "copy_data":
+            yield from _copy(job)
+        elif task == "import_data" and file.kind != "component":
+            yield from _only(job, "outputs", "sink", task)
+            yield from _goes_with(job, "source", _IMPORTED, "outputs", "sink")
+        elif task == "export_data" and file.kind != "component":
+            yield from _only(job, "inputs", "source", task)
+            yield from _goes_with(job, "sink", _EXPORTED, "inputs", "source")
+
+
+def _copy(job: Node) -> Iterator[Diagnostic]:
+    outputs, inputs = job.entries_of("outputs"), job.entries_of("inputs")
+    if len(outputs) > 1:
+        second = list(outputs.values())[1]
+        message = f"copy_data has one output, and this has {len(outputs)}"
+        yield DATA_TRANSFER.at(second.key.span, message, "Write a job for each.")
+        return
+    read = [_type(entry.value) for entry in inputs.values()]
+    made = next((_type(entry.value) for entry in outputs.values()), None)
+    if made is None or not read or None in read:
+        return
+    expected = "uri_folder" if len(read) > 1 else getattr(read[0], "text", "")
+    if made.text != expected:
+        several = "several inputs" if len(read) > 1 else f"an input of type {expected}"
+        message = f"copy_data makes a {expected} of {several}, not a {made.text}"
+        # The client looks at components; a job of its own is refused by the service.
+        severity: Severity = "error" if job.get("name") is not None else "warning"
+        yield DATA_TRANSFER.at(made.span, message, f"Write `type: {expected}`.", severity=severity)
+
+
+def _only(job: Node, kind: str, name: str, task: str) -> Iterator[Diagnostic]:
+    for other, entry in job.entries_of(kind).items():
+        if other != name:
+            message = f"{task} has one {kind.removesuffix('s')}, named '{name}', and not '{other}'"
+            yield DATA_TRANSFER.at(entry.key.span, message, f"Name it '{name}'.")
+
+
+def _goes_with(job: Node, outside: str, types: dict[str, str], kind: str, name: str) -> Iterator[Diagnostic]:
+    place = job.word(outside, "type")
+    expected, written = types.get(place), _type(job.find(kind, name))
+    if expected is not None and written is not None and written.text != expected:
+        message = f"the {name} of a {place.replace('_', ' ')} is a {expected}, not a {written.text}"
+        yield DATA_TRANSFER.at(written.span, message, f"Write `type: {expected}`.")
+
+
+def _type(port: Node | None) -> Node | None:
+    found = port.get("type") if port is not None and port.is_mapping else None
+    return found if found is not None and found.is_text else None
+
 
 # The first may not exceed the second.
 _LIMITS = (
@@ -41,25 +118,16 @@ forecasting: {‹⇒time_column_name: day, ›forecast_horizon: 14}
 
 @check("file")
 def _automl_contradiction(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
-    root = file.document.root
-    for job in (root, *(entry.value for entry in root.entries_of("jobs").values())):
-        kind = job.get("type") if job.is_mapping else None
-        if kind is not None and kind.text.lower() == "automl":
-            yield from _forecast(job)
-            yield from _positive_label(job)
-            yield from _limits(job)
-            yield from _algorithms(job)
-            yield from _tables(job, root)
-            yield from _validation(job)
-            yield from _exit_score(job)
-            yield from _outputs(job)
+    for job in file.jobs_of("automl"):
+        findings = (_forecast, _positive_label, _limits, _algorithms, _validation, _exit_score, _outputs)
+        yield from chain.from_iterable(each(job) for each in findings)
+        yield from _tables(job, file.root)
 
 
 def _forecast(job: Node) -> Iterator[Diagnostic]:
     task, settings = job.get("task"), job.get("forecasting")
-    if task is None or task.text.lower() != "forecasting":
-        return
-    if settings is None or (settings.is_mapping and settings.get("time_column_name") is None):
+    is_missing = settings is None or (settings.is_mapping and settings.get("time_column_name") is None)
+    if task is not None and job.word("task") == "forecasting" and is_missing:
         message = "a forecast needs the column of times, and there is no 'time_column_name'"
         yield AUTOML_CONTRADICTION.at(task.span, message, "Write `forecasting: {time_column_name: …}`.")
 
@@ -67,7 +135,7 @@ def _forecast(job: Node) -> Iterator[Diagnostic]:
 def _positive_label(job: Node) -> Iterator[Diagnostic]:
     """The label that counts as positive, which only a classification has."""
     task, label = job.get("task"), job.entries.get("positive_label")
-    if task is not None and label is not None and task.text.lower() in ("regression", "forecasting"):
+    if task is not None and label is not None and job.word("task") in ("regression", "forecasting"):
         message = f"unknown key 'positive_label' for `task: {task.text}`; Azure ML's client refuses the file"
         yield UNKNOWN_KEY.at(label.key.span, message, "Only a classification has labels.")
 
@@ -85,8 +153,7 @@ def _validation(job: Node) -> Iterator[Diagnostic]:
 
 def _exit_score(job: Node) -> Iterator[Diagnostic]:
     """A score to stop at that no trial reaches, since metrics of classification are shares."""
-    score, task = job.find("limits", "exit_score"), job.get("task")
-    is_share = task is not None and "classification" in task.text.lower()
+    score, is_share = job.find("limits", "exit_score"), "classification" in job.word("task")
     if score is not None and isinstance(score.data, (int, float)) and score.data > 1 and is_share:
         message = f"no trial reaches an exit_score of {score.text}: the metrics of classification end at 1"
         yield AUTOML_CONTRADICTION.at(score.span, message, f"Write {float(score.data) / 100:g}, if this is per cent.")
@@ -98,8 +165,8 @@ def _outputs(job: Node) -> Iterator[Diagnostic]:
         if name != "best_model":
             message = f"an AutoML job has one output, named 'best_model', and not '{shorten(name)}'"
             yield AUTOML_CONTRADICTION.at(entry.key.span, message, "Name it 'best_model'.")
-        kind = entry.value.get("type") if entry.value.is_mapping else None
-        if name == "best_model" and kind is not None and kind.text.lower() in ("custom_model", "triton_model"):
+        kind = entry.value.get("type")
+        if name == "best_model" and kind is not None and entry.value.word("type") in ("custom_model", "triton_model"):
             message = f"AutoML's best model is an mlflow_model, not a {kind.text}"
             yield AUTOML_CONTRADICTION.at(kind.span, message, "Write mlflow_model.", replacement="mlflow_model")
 
@@ -107,11 +174,10 @@ def _outputs(job: Node) -> Iterator[Diagnostic]:
 def _limits(job: Node) -> Iterator[Diagnostic]:
     for smaller, larger, what, whole in _LIMITS:
         part, most = job.find("limits", smaller), job.find("limits", larger)
-        least, limit = (whole_number(node.data) if node is not None else None for node in (part, most))
-        if part is not None and most is not None and least is not None and limit is not None and least > limit:
-            message = f"{least} {what}, but only {limit} {whole}"
+        if part is not None and most is not None and exceeds(part, most):
+            message = f"{part.text} {what}, but only {most.text} {whole}"
             related = [Related(most.span, f"'{larger}' is set here")]
-            yield AUTOML_CONTRADICTION.at(part.span, message, f"Write {limit} or less.", related)
+            yield AUTOML_CONTRADICTION.at(part.span, message, f"Write {most.text} or less.", related)
 
 
 def _algorithms(job: Node) -> Iterator[Diagnostic]:

@@ -1,16 +1,22 @@
-"""The calls of scripts in a command, each with the flags that the script takes."""
+"""The calls of scripts: by commands, with the flags that the scripts take, and by parallel and Spark steps."""
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
 
-from trainyard.lint.context import LintContext
+from trainyard.lint.checks import LintContext, jobs_in
 from trainyard.lint.scripts.flags import Flag, ScriptFlags
-from trainyard.spec.diagnostic import Related, Span
+from trainyard.lint.scripts.syntax import line_of
+from trainyard.spec.diagnostic import Related
+from trainyard.spec.documents import Document, Entry, Node
 from trainyard.spec.expressions import only_binding
+from trainyard.spec.job_types import script_file
 from trainyard.spec.parsed import ParsedCommand
-from trainyard.spec.shell_words import CalledScript, Word
+from trainyard.spec.shell_words import Call, CalledScript, Word, simple_commands
 
 _LONG_WITH_ONE_DASH = re.compile(r"-[A-Za-z][A-Za-z0-9_-]{2,}(?:=.*)?", re.DOTALL)
 
@@ -85,4 +91,63 @@ def is_word(word: Word) -> bool:
 
 def declared(flag: Flag) -> Related:
     """Where a script declares a flag."""
-    return Related(Span(flag.file, flag.line, 1, flag.line, 2), f"{flag.names[0]} is declared here")
+    return line_of(flag.file, flag.line, f"{flag.names[0]} is declared here")
+
+
+class ScriptStep(NamedTuple):
+    """A parallel or Spark component, or a job with a script of its own. `task` is what has the code."""
+
+    node: Node
+    task: Node
+    document: Document
+    is_spark: bool
+
+    @property
+    def code(self) -> Path | None:
+        """The folder of its code, if that is local."""
+        code = self.task.get("code")
+        if code is None or not code.is_text or "${{" in code.text or ":" in code.text:
+            return None
+        folder = self.document.file.parent / code.text
+        return folder if os.path.isdir(folder) else None
+
+    @property
+    def entry(self) -> Entry | None:
+        """The key that names its script, with the script."""
+        if self.is_spark:
+            return self.task.entries_of("entry").get("file")
+        return self.task.entries.get("entry_script")
+
+    @property
+    def script(self) -> Path | None:
+        """Its script, if that is in the code."""
+        entry, code = self.entry, self.code
+        if entry is None or code is None or not entry.value.is_text:
+            return None
+        return script_file(code, entry.value.text)
+
+    def port_type(self, name: str, kind: str = "inputs") -> str:
+        """The type of a port that is declared or set in place; empty if it is not known."""
+        found = self.node.find(kind, name, "type")
+        return found.text if found is not None else ""
+
+    def call(self) -> CalledScript | None:
+        """How its script is called; None if that cannot be read."""
+        written = self.task.entries.get("args" if self.is_spark else "program_arguments")
+        script, code, entry = self.script, self.code, self.entry
+        text = written.value if written is not None else entry.value if entry is not None else None
+        if script is None or code is None or entry is None or text is None or not text.is_text:
+            return None
+        words = tuple(word for words in simple_commands(text.text) for word in words) if written is not None else ()
+        caller = written.key if written is not None else entry.key
+        call = Call(Word(entry.value.text, 0, 0), False, words, False)
+        return CalledScript(call, code, script, text, self.document, {}, caller=caller)
+
+
+def script_steps(document: Document) -> Iterator[ScriptStep]:
+    """The parallel and Spark steps of a file that have scripts of their own."""
+    for node in jobs_in(document.root):
+        is_spark = node.word("type") == "spark"
+        task = node if is_spark else node.get("task")
+        if node.word("type") in ("spark", "parallel") and task is not None and task.is_mapping:
+            yield ScriptStep(node, task, document, is_spark)
