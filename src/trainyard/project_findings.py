@@ -21,7 +21,7 @@ from trainyard.spec.diagnostic import Diagnostic, SpecError
 from trainyard.spec.documents import Document, read_document
 from trainyard.spec.findings import DocumentStore
 from trainyard.spec.loading import require_job, stops_a_run
-from trainyard.spec.rules.keys import UNKNOWN_KEY
+from trainyard.spec.rules import UNKNOWN_KEY
 
 if TYPE_CHECKING:
     from trainyard.render.related_lines import SourceFinder

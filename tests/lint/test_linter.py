@@ -13,10 +13,9 @@ from trainyard.lint.linter import UnreadablePath, lint
 from trainyard.lint.machine_output import as_json
 from trainyard.lint.text_output import as_text
 from trainyard.spec.diagnostic import Diagnostic, Related, Span
-from trainyard.spec.rules.bindings import UNKNOWN_JOB_PORT
-from trainyard.spec.rules.documents import KEY_NOT_TEXT
-from trainyard.spec.rules.keys import MISSING_KEY, UNKNOWN_KEY, WRONG_TYPE
-from trainyard.spec.rules.values import LITERAL_NOT_A_CHOICE, WRONG_LITERAL
+from trainyard.spec.expressions import UNKNOWN_JOB_PORT
+from trainyard.spec.literals import LITERAL_NOT_A_CHOICE, WRONG_LITERAL
+from trainyard.spec.rules import KEY_NOT_TEXT, MISSING_KEY, UNKNOWN_KEY, WRONG_TYPE
 
 COMPONENT = "type: command\nname: c\nversion: '1'\ncommand: run\nenvironment: azureml:e:1\n"
 

@@ -16,7 +16,7 @@ from trainyard.spec.documents import (
     read_document,
     require_mapping,
 )
-from trainyard.spec.rules.documents import (
+from trainyard.spec.rules import (
     KEY_NOT_TEXT,
     NOT_ONE_DOCUMENT,
     TOO_LARGE,

@@ -6,19 +6,28 @@ from pathlib import Path
 import pytest
 
 from trainyard.spec.diagnostic import Diagnostic, SpecError
+from trainyard.spec.expressions import CYCLE, UNKNOWN_COMMAND_PORT, UNKNOWN_PIPELINE_PORT, UNKNOWN_SCOPE
+from trainyard.spec.literals import LITERAL_OUT_OF_RANGE, MISSING_INPUT, UNKNOWN_INPUT, WRONG_LITERAL
 from trainyard.spec.loading import load_component, load_pipeline
-from trainyard.spec.resolution import Resolution
-from trainyard.spec.rules.bindings import CYCLE, UNKNOWN_COMMAND_PORT, UNKNOWN_PIPELINE_PORT, UNKNOWN_SCOPE
-from trainyard.spec.rules.documents import NOT_A_MAPPING, UNKNOWN_KIND, YAML_SYNTAX
-from trainyard.spec.rules.keys import IGNORED_KEY, MISSING_KEY, NOT_A_CHOICE, NOT_RUN_LOCALLY, OUT_OF_BOUNDS, WRONG_TYPE
-from trainyard.spec.rules.references import (
+from trainyard.spec.parsed import (
     BAD_REFERENCE,
     CODE_NOT_FOUND,
     COMPONENT_NOT_FOUND,
     ENVIRONMENT_FILE_NOT_FOUND,
     NOT_SEEN_OFFLINE,
 )
-from trainyard.spec.rules.values import LITERAL_OUT_OF_RANGE, MISSING_INPUT, UNKNOWN_INPUT, WRONG_LITERAL
+from trainyard.spec.resolution import Resolution
+from trainyard.spec.rules import (
+    IGNORED_KEY,
+    MISSING_KEY,
+    NOT_A_CHOICE,
+    NOT_A_MAPPING,
+    NOT_RUN_LOCALLY,
+    OUT_OF_BOUNDS,
+    UNKNOWN_KIND,
+    WRONG_TYPE,
+    YAML_SYNTAX,
+)
 
 COMPONENT = """\
 type: command

@@ -10,12 +10,12 @@ import pytest
 from trainyard.errors import UsageError
 from trainyard.spec.diagnostic import SpecError
 from trainyard.spec.documents import Value, read_document
+from trainyard.spec.expressions import CYCLE
+from trainyard.spec.literals import LITERAL_OUT_OF_RANGE, WRONG_LITERAL
 from trainyard.spec.loading import load_component, load_pipeline
 from trainyard.spec.resolution import Resolution, resolve_component
 from trainyard.spec.resolved import DataPath, JobOutput, Known, Unknown, Wrong, settled
-from trainyard.spec.rules.bindings import CYCLE
-from trainyard.spec.rules.keys import OUT_OF_BOUNDS
-from trainyard.spec.rules.values import LITERAL_OUT_OF_RANGE, WRONG_LITERAL
+from trainyard.spec.rules import OUT_OF_BOUNDS
 from trainyard.spec.set_inputs import resolve_with
 
 Write = Callable[[str, str], Path]

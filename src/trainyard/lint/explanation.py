@@ -73,7 +73,7 @@ def index_page(rules: Iterable[Rule]) -> str:
     lines = [
         "# The rules of `trainyard lint`",
         "",
-        "Written by `docs/generate_rules.py` from `src/trainyard/lint/rules/` and `src/trainyard/spec/rules/`;",
+        "Written by `docs/generate_rules.py` from `src/trainyard/lint/rules/` and `src/trainyard/spec/`;",
         "the tests run every example: the wrong one has exactly this finding, on its line, and the right one has none.",
         "`trainyard explain AML101` prints the same text.",
         "",

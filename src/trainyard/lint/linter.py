@@ -25,16 +25,23 @@ from trainyard.spec.components import environment_of
 from trainyard.spec.computes import Computes
 from trainyard.spec.diagnostic import Diagnostic, Span, SpecError
 from trainyard.spec.documents import Document, Node, require_mapping, shorten
+from trainyard.spec.expressions import CYCLE, UNKNOWN_JOB_PORT
 from trainyard.spec.file_kinds import Kind, is_other_resource, kind_of
 from trainyard.spec.findings import DocumentStore, Findings
+from trainyard.spec.literals import LITERAL_NOT_A_CHOICE
 from trainyard.spec.other_files import read_asset, read_deployment, read_other_job, read_schedule, read_sweep_job
-from trainyard.spec.parsed import Parsed, ParsedCommand, ParsedPipeline, Reading
+from trainyard.spec.parsed import BAD_REFERENCE, Parsed, ParsedCommand, ParsedPipeline, Reading
 from trainyard.spec.pipelines import ComponentCache, read_command_job, read_pipeline
-from trainyard.spec.rules.bindings import CYCLE, UNKNOWN_JOB_PORT
-from trainyard.spec.rules.documents import DUPLICATE_KEY, TOO_LARGE, UNKNOWN_KIND, UNREADABLE_FILE, YAML_TRAP
-from trainyard.spec.rules.keys import MISSING_KEY, NOT_A_CHOICE, UNKNOWN_KEY
-from trainyard.spec.rules.references import BAD_REFERENCE
-from trainyard.spec.rules.values import LITERAL_NOT_A_CHOICE
+from trainyard.spec.rules import (
+    DUPLICATE_KEY,
+    MISSING_KEY,
+    NOT_A_CHOICE,
+    TOO_LARGE,
+    UNKNOWN_KEY,
+    UNKNOWN_KIND,
+    UNREADABLE_FILE,
+    YAML_TRAP,
+)
 from trainyard.spec.schema_checks import check_schema
 
 STANDARD_FOLDERS = ("components", "pipelines", "settings", "environments", "compute", "profiles")

@@ -23,7 +23,7 @@ from trainyard.spec.documents import Value
 from trainyard.spec.model import KEPT_IN_AZURE_ML, Environment, Pipeline, ProcessCounts, Spark, code_of
 from trainyard.spec.resolution import JobUse, Resolution
 from trainyard.spec.resolved import Known, Wrong, settled
-from trainyard.spec.rules.keys import NOT_A_CHOICE
+from trainyard.spec.rules import NOT_A_CHOICE
 from trainyard.spec.training_settings import refused_settings
 
 _REFERENCE = "azureml:"

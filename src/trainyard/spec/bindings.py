@@ -8,21 +8,30 @@ from graphlib import CycleError, TopologicalSorter
 from trainyard.settings.suggestions import close_match, did_you_mean, only_close
 from trainyard.spec.diagnostic import Diagnostic, Related, Span
 from trainyard.spec.documents import Node, Value, shorten
-from trainyard.spec.expressions import Binding, ExpressionError, bindings_in, only_binding
-from trainyard.spec.literals import LiteralError, typed_literal
-from trainyard.spec.model import Job, PipelineComponent, Port
-from trainyard.spec.parsed import Reading
-from trainyard.spec.ports import check_input_path
-from trainyard.spec.rule import Rule
-from trainyard.spec.rules.bindings import (
+from trainyard.spec.expressions import (
     CYCLE,
     UNKNOWN_COMMAND_PORT,
     UNKNOWN_JOB,
     UNKNOWN_JOB_PORT,
     UNKNOWN_PIPELINE_PORT,
     UNKNOWN_SCOPE,
+    Binding,
+    ExpressionError,
+    bindings_in,
+    only_binding,
 )
-from trainyard.spec.rules.values import MISSING_INPUT, UNKNOWN_INPUT, UNKNOWN_OUTPUT, WRONG_LITERAL
+from trainyard.spec.literals import (
+    MISSING_INPUT,
+    UNKNOWN_INPUT,
+    UNKNOWN_OUTPUT,
+    WRONG_LITERAL,
+    LiteralError,
+    typed_literal,
+)
+from trainyard.spec.model import Job, PipelineComponent, Port
+from trainyard.spec.parsed import Reading
+from trainyard.spec.ports import check_input_path
+from trainyard.spec.rule import Rule
 from trainyard.spec.shell_words import settings_port
 
 # What Azure ML itself fills into output paths and names, without a scope.

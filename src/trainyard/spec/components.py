@@ -12,10 +12,18 @@ from trainyard.spec.distributions import DISTRIBUTIONS, Ray
 from trainyard.spec.documents import Node, Value
 from trainyard.spec.literals import whole_number
 from trainyard.spec.model import Component, Distribution, Environment, Port, Resources
-from trainyard.spec.parsed import ParsedCommand, Reading, is_code_of_this_machine, is_remote
+from trainyard.spec.parsed import (
+    BAD_REFERENCE,
+    CODE_NOT_FOUND,
+    ENVIRONMENT_FILE_NOT_FOUND,
+    NOT_SEEN_OFFLINE,
+    ParsedCommand,
+    Reading,
+    is_code_of_this_machine,
+    is_remote,
+)
 from trainyard.spec.ports import check_output_names, component_ports
-from trainyard.spec.rules.keys import IGNORED_KEY, MISSING_KEY
-from trainyard.spec.rules.references import BAD_REFERENCE, CODE_NOT_FOUND, ENVIRONMENT_FILE_NOT_FOUND, NOT_SEEN_OFFLINE
+from trainyard.spec.rules import IGNORED_KEY, MISSING_KEY
 
 
 def read_component(node: Node, reading: Reading, *, name: str = "") -> Component:

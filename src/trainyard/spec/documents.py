@@ -19,7 +19,7 @@ import yaml
 
 from trainyard import project_files
 from trainyard.spec.diagnostic import Diagnostic, Related, Severity, Span, SpecError
-from trainyard.spec.rules.documents import DUPLICATE_KEY, KEY_NOT_TEXT, NOT_A_MAPPING, TOO_LARGE, UNKNOWN_TAG
+from trainyard.spec.rules import DUPLICATE_KEY, KEY_NOT_TEXT, NOT_A_MAPPING, TOO_LARGE, UNKNOWN_TAG
 from trainyard.spec.yaml_parsing import (
     COLLECTION_TAGS,
     STRING_TAG,

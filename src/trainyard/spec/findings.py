@@ -19,12 +19,11 @@ from trainyard.spec.documents import (
     require_mapping,
     says_azureml,
 )
-from trainyard.spec.expressions import ExpressionError, bindings_in
+from trainyard.spec.expressions import MALFORMED_EXPRESSION, ExpressionError, bindings_in
 from trainyard.spec.literals import LiteralError, typed_literal, whole_number, yaml_trap
 from trainyard.spec.model import Port
 from trainyard.spec.rule import Rule
-from trainyard.spec.rules.bindings import MALFORMED_EXPRESSION
-from trainyard.spec.rules.documents import YAML_TRAP
+from trainyard.spec.rules import YAML_TRAP
 
 # What the client's boolean fields take besides YAML's own.
 _TRUE_WORDS = frozenset({"true", "t", "yes", "y", "on", "1"})

@@ -15,12 +15,10 @@ from trainyard.spec.bindings import check_command
 from trainyard.spec.components import read_distribution, read_environment, read_resources
 from trainyard.spec.diagnostic import Span
 from trainyard.spec.documents import Node, Value
-from trainyard.spec.expressions import ExpressionError, bindings_in
+from trainyard.spec.expressions import UNKNOWN_COMMAND_PORT, ExpressionError, bindings_in
 from trainyard.spec.literals import whole_number
 from trainyard.spec.model import Component, Parallel, Port, Spark, Sweep
-from trainyard.spec.parsed import Reading, is_code_of_this_machine, is_remote
-from trainyard.spec.rules.bindings import UNKNOWN_COMMAND_PORT
-from trainyard.spec.rules.references import CODE_NOT_FOUND, SCRIPT_NOT_FOUND
+from trainyard.spec.parsed import CODE_NOT_FOUND, SCRIPT_NOT_FOUND, Reading, is_code_of_this_machine, is_remote
 
 # https://learn.microsoft.com/azure/machine-learning/reference-yaml-job-sweep: without a limit there are 1,000 trials;
 # a run on one machine is meant to end.

@@ -11,10 +11,9 @@ from trainyard.spec.documents import Document
 from trainyard.spec.file_kinds import KIND_NAMES, Kind, is_other_resource, kind_of
 from trainyard.spec.findings import DocumentStore, Findings
 from trainyard.spec.model import Component, Pipeline
-from trainyard.spec.parsed import Reading
+from trainyard.spec.parsed import DATA_NOT_FOUND, NOT_SEEN_OFFLINE, Reading
 from trainyard.spec.pipelines import ComponentCache, read_pipeline, read_standalone_job
-from trainyard.spec.rules.documents import UNKNOWN_KIND, YAML_TRAP
-from trainyard.spec.rules.keys import (
+from trainyard.spec.rules import (
     BAD_ASSET_NAME,
     BAD_TEXT,
     MISSING_KEY,
@@ -22,9 +21,10 @@ from trainyard.spec.rules.keys import (
     NOT_RUN_LOCALLY,
     OUT_OF_BOUNDS,
     UNKNOWN_KEY,
+    UNKNOWN_KIND,
     WRONG_TYPE,
+    YAML_TRAP,
 )
-from trainyard.spec.rules.references import DATA_NOT_FOUND, NOT_SEEN_OFFLINE
 from trainyard.spec.schema_checks import check_schema
 
 _STANDALONE_JOBS: tuple[Kind, ...] = ("command_job", "sweep_job", "other_job")

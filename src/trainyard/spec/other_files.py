@@ -8,10 +8,17 @@ from pathlib import Path
 from trainyard.spec.components import read_command, read_environment
 from trainyard.spec.documents import Node
 from trainyard.spec.job_types import check_arguments, check_files, check_script, check_search_space
-from trainyard.spec.parsed import Reading, is_address, is_code_of_this_machine, is_remote
+from trainyard.spec.parsed import (
+    CODE_NOT_FOUND,
+    COMPONENT_NOT_FOUND,
+    DATA_NOT_FOUND,
+    Reading,
+    is_address,
+    is_code_of_this_machine,
+    is_remote,
+)
 from trainyard.spec.pipelines import ComponentCache
 from trainyard.spec.ports import check_input_path, job_ports
-from trainyard.spec.rules.references import CODE_NOT_FOUND, COMPONENT_NOT_FOUND, DATA_NOT_FOUND
 
 # Where an AutoML job names its data.
 _AUTOML_DATA = ("training_data", "validation_data", "test_data")

@@ -23,6 +23,7 @@ from trainyard.spec.job_types import (
     read_sweep,
     with_own_settings,
 )
+from trainyard.spec.literals import MISSING_INPUT, UNKNOWN_INPUT
 from trainyard.spec.model import (
     AnyComponent,
     Component,
@@ -34,6 +35,9 @@ from trainyard.spec.model import (
     code_of,
 )
 from trainyard.spec.parsed import (
+    BAD_REFERENCE,
+    COMPONENT_NOT_FOUND,
+    NOT_SEEN_OFFLINE,
     ParsedPipeline,
     Reading,
     is_address,
@@ -49,10 +53,7 @@ from trainyard.spec.ports import (
     literal_type,
     pipeline_inputs,
 )
-from trainyard.spec.rules.documents import TOO_LARGE, UNKNOWN_KIND
-from trainyard.spec.rules.keys import IGNORED_KEY, MISSING_KEY, NOT_RUN_LOCALLY
-from trainyard.spec.rules.references import BAD_REFERENCE, COMPONENT_NOT_FOUND, NOT_SEEN_OFFLINE
-from trainyard.spec.rules.values import MISSING_INPUT, UNKNOWN_INPUT
+from trainyard.spec.rules import IGNORED_KEY, MISSING_KEY, NOT_RUN_LOCALLY, TOO_LARGE, UNKNOWN_KIND
 from trainyard.spec.shell_words import settings_port
 
 JOB_TYPES = (

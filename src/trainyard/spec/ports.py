@@ -8,9 +8,8 @@ from typing import Any
 from trainyard.spec.diagnostic import Related, Span
 from trainyard.spec.documents import Entry, Node
 from trainyard.spec.model import PARAMETER_TYPES, PORT_TYPES, Port
-from trainyard.spec.parsed import Reading, is_address
-from trainyard.spec.rules.keys import NAME_CLASH, RESERVED_NAME
-from trainyard.spec.rules.references import DATA_NOT_FOUND
+from trainyard.spec.parsed import DATA_NOT_FOUND, Reading, is_address
+from trainyard.spec.rules import NAME_CLASH, RESERVED_NAME
 
 DEFAULT_PORT_TYPE = "uri_folder"
 # Of a port whose type is missing or mistyped: it is declared all the same, and no literal is held against it.

@@ -19,6 +19,11 @@ from trainyard.spec.diagnostic import Span, SpecError
 from trainyard.spec.distributions import TensorFlow
 from trainyard.spec.documents import Node, Value, describe
 from trainyard.spec.expressions import (
+    CYCLE,
+    MALFORMED_EXPRESSION,
+    UNKNOWN_JOB_PORT,
+    UNKNOWN_PIPELINE_PORT,
+    UNKNOWN_SCOPE,
     Binding,
     ExpressionError,
     Literal,
@@ -27,7 +32,7 @@ from trainyard.spec.expressions import (
     parse_expressions,
 )
 from trainyard.spec.findings import DocumentStore
-from trainyard.spec.literals import whole_number
+from trainyard.spec.literals import MISSING_INPUT, whole_number
 from trainyard.spec.model import Component, Environment, Job, Pipeline, PipelineComponent, Port, ProcessCounts, code_of
 from trainyard.spec.resolved import (
     DataPath,
@@ -42,16 +47,7 @@ from trainyard.spec.resolved import (
     value_of_port,
     wrong_value,
 )
-from trainyard.spec.rules.bindings import (
-    CYCLE,
-    MALFORMED_EXPRESSION,
-    UNKNOWN_JOB_PORT,
-    UNKNOWN_PIPELINE_PORT,
-    UNKNOWN_SCOPE,
-)
-from trainyard.spec.rules.documents import TOO_LARGE
-from trainyard.spec.rules.keys import OUT_OF_BOUNDS, WRONG_TYPE
-from trainyard.spec.rules.values import MISSING_INPUT
+from trainyard.spec.rules import OUT_OF_BOUNDS, TOO_LARGE, WRONG_TYPE
 from trainyard.spec.shell_words import step_call
 
 if TYPE_CHECKING:

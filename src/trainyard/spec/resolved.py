@@ -8,11 +8,10 @@ from typing import Any, NamedTuple
 from trainyard.errors import UsageError
 from trainyard.spec.diagnostic import Diagnostic, Related, Span, SpecError
 from trainyard.spec.documents import Value, describe
-from trainyard.spec.literals import LiteralError, ParameterValue, typed_literal
+from trainyard.spec.literals import MISSING_INPUT, WRONG_LITERAL, LiteralError, ParameterValue, typed_literal
 from trainyard.spec.model import Port
+from trainyard.spec.parsed import NOT_SEEN_OFFLINE
 from trainyard.spec.rule import Rule
-from trainyard.spec.rules.references import NOT_SEEN_OFFLINE
-from trainyard.spec.rules.values import MISSING_INPUT, WRONG_LITERAL
 from trainyard.spec.set_arguments import COMMAND_LINE, several_in_one
 
 

@@ -1,7 +1,8 @@
 """A rule: its id, name, severity and explanation, with one example that is wrong and right.
 
-Rules that the readers of `spec` report are declared in `spec/rules/`; those of the linter are beside their checks in
-`lint/rules/`. `trainyard explain`, the documentation site's pages and the tests are all driven by these declarations.
+Rules that the readers of `spec` report are declared there, those of several readers in `spec/rules.py`; those of the
+linter are beside their checks in `lint/rules/`. `trainyard explain`, the documentation site's pages and the tests are
+all driven by these declarations.
 """
 
 from __future__ import annotations

@@ -16,7 +16,8 @@ from trainyard.spec.diagnostic import Diagnostic, Related, Severity, Span
 from trainyard.spec.documents import Document, Node, describe, shorten
 from trainyard.spec.file_kinds import Kind
 from trainyard.spec.model import PARAMETER_TYPES
-from trainyard.spec.rules.keys import (
+from trainyard.spec.parsed import BAD_REFERENCE
+from trainyard.spec.rules import (
     BAD_ASSET_NAME,
     BAD_TEXT,
     MISSING_KEY,
@@ -25,7 +26,6 @@ from trainyard.spec.rules.keys import (
     UNKNOWN_KEY,
     WRONG_TYPE,
 )
-from trainyard.spec.rules.references import BAD_REFERENCE
 
 if TYPE_CHECKING:
     import jsonschema_rs

@@ -25,9 +25,75 @@ from trainyard.spec.findings import DocumentStore
 from trainyard.spec.model import Component, Sweep
 from trainyard.spec.parsed import is_address, is_there
 from trainyard.spec.resolved import DataPath, JobOutput, Known, Resolved, Unknown, Wrong
-from trainyard.spec.rules.training import INVALID_OVERRIDES, REFUSED_SETTING, SETTINGS_NOT_FOUND
+from trainyard.spec.rule import Rule
 from trainyard.spec.set_arguments import COMMAND_LINE
 from trainyard.spec.shell_words import StepCall, Word
+
+_TRAIN = """\
+=== train.yaml
+type: command
+name: train
+command: >-
+  python -m trainyard.steps.train_ddp --data '${{inputs.data}}' $[[ --settings '${{inputs.settings}}' ]]
+  $[[ --overrides '${{inputs.overrides}}' ]] $[[ --epochs ${{inputs.epochs}} ]]
+environment: azureml:torch:3
+inputs:
+  data: {type: uri_folder}
+  settings: {type: uri_file, optional: true}
+  overrides: {type: string, optional: true}
+  epochs: {type: integer, optional: true}
+"""
+_PIPELINE = """\
+type: pipeline
+settings: {default_compute: azureml:cpus}
+jobs:
+  train:
+    component: ./train.yaml
+    inputs:
+      data: {type: uri_folder, path: "azureml:digits:1"}
+"""
+UNKNOWN_SETTING = Rule("AML340", "unknown-setting", "error").explained(
+    summary="A settings file, or overrides, have a key that the step does not have.",
+    why="The step refuses it, once the machines are running and paid for. The keys are the settings of the step and of "
+    "its task; data and outputs are given in the pipeline.",
+    example=_PIPELINE
+    + """\
+      settings: {type: uri_file, path: settings.yaml}
+=== settings.yaml
+task: image_classification
+‹weight_decai⇒weight_decay›: 0.1
+"""
+    + _TRAIN,
+)
+REFUSED_SETTING = Rule("AML341", "refused-setting", "error").explained(
+    summary="A setting has a value that the step refuses: of another type, out of range, or not a choice.",
+    why="The step reads a settings file, its flags and overrides by the types, limits and choices of its settings, and "
+    "refuses other values, once the machines are running and paid for.",
+    example=_PIPELINE
+    + """\
+      settings: {type: uri_file, path: settings.yaml}
+=== settings.yaml
+warmup_fraction: ‹10⇒0.1›
+"""
+    + _TRAIN,
+)
+INVALID_OVERRIDES = Rule("AML343", "invalid-overrides", "error").explained(
+    summary="Overrides that are not a mapping in YAML, or that hold an apostrophe.",
+    why="`overrides` are one line such as `{weight_decay: 0.1, model_overrides: {num_hidden_layers: 2}}`. The command "
+    "has them between apostrophes, so texts within are quoted with double quotes.",
+    example=_PIPELINE + "      overrides: ‸'{epochs: 3‹⇒}›'\n" + _TRAIN,
+)
+SETTINGS_NOT_FOUND = Rule("AML344", "settings-not-found", "error").explained(
+    summary="The settings file of a job does not exist.",
+    why="It is uploaded with the job, so it has to be there when the job is submitted.",
+    example=_PIPELINE
+    + """\
+      settings: ‸{type: uri_file, path: ‹setting.yaml⇒settings.yaml›}
+=== settings.yaml
+epochs: 3
+"""
+    + _TRAIN,
+)
 
 Origin = Literal["overrides", "command", "file", "default"]
 

@@ -17,7 +17,7 @@ import yaml
 from trainyard.project_files import read_bytes
 from trainyard.settings.files import TooLarge
 from trainyard.spec.diagnostic import Diagnostic, Related, Span, SpecError
-from trainyard.spec.rules.documents import NOT_ONE_DOCUMENT, TOO_LARGE, UNREADABLE_FILE, WRONG_ENCODING, YAML_SYNTAX
+from trainyard.spec.rules import NOT_ONE_DOCUMENT, TOO_LARGE, UNREADABLE_FILE, WRONG_ENCODING, YAML_SYNTAX
 
 if TYPE_CHECKING:
     Loader = yaml.SafeLoader

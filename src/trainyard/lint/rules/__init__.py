@@ -1,4 +1,4 @@
-"""The linter's rules, a module per subject, with those that the readers of `spec` report. Modules are found by name."""
+"""The linter's rules, a module per subject that is found by its name, with those that the readers of `spec` report."""
 
 from __future__ import annotations
 
@@ -6,14 +6,19 @@ import os
 from collections.abc import Iterator, Mapping
 from importlib import import_module
 
-import trainyard.spec.rules
 from trainyard.spec.rule import Rule
+
+# What readers report, a part of them beside what they are about.
+_OF_SPEC = ("expressions", "literals", "parsed", "rules", "step_settings", "training_settings")
 
 
 def _declared() -> Iterator[Rule]:
-    for package in (trainyard.spec.rules.__name__, __name__):
-        for name in _modules_in(import_module(package).__path__[0]):
-            yield from (each for each in vars(import_module(f"{package}.{name}")).values() if isinstance(each, Rule))
+    modules = [
+        *(f"trainyard.spec.{name}" for name in _OF_SPEC),
+        *(f"{__name__}.{name}" for name in _modules_in(__path__[0])),
+    ]
+    for module in modules:
+        yield from (each for each in vars(import_module(module)).values() if isinstance(each, Rule))
 
 
 def _modules_in(folder: str) -> list[str]:

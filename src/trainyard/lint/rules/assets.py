@@ -13,10 +13,9 @@ from trainyard.settings.suggestions import close_match, misspelt_name, only_clos
 from trainyard.spec.diagnostic import Diagnostic, Related
 from trainyard.spec.documents import Node, shorten
 from trainyard.spec.model import Component, PipelineComponent
-from trainyard.spec.parsed import ParsedCommand, ParsedPipeline
+from trainyard.spec.parsed import BAD_REFERENCE, ParsedCommand, ParsedPipeline
 from trainyard.spec.rule import Rule
-from trainyard.spec.rules.keys import MISSING_KEY
-from trainyard.spec.rules.references import BAD_REFERENCE
+from trainyard.spec.rules import MISSING_KEY
 
 _CURATED: list[str] = known_words("curated_environments")
 _FAMILY = re.compile(r"(acpt|tensorflow|sklearn)-")
@@ -100,8 +99,8 @@ def _data(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
             yield BAD_REFERENCE.at(path.span, *problem, severity="warning")
     if file.kind in ("pipeline", "command_job", "sweep_job", "other_job"):
         for entry in (entry for job in file.jobs for entry in job.entries_of("inputs").values()):
-            path = entry.value.get("path") if entry.value.is_mapping else entry.value
-            yield from _unknown(path, _DATA, context)
+            named = entry.value.get("path") if entry.value.is_mapping else entry.value
+            yield from _unknown(named, _DATA, context)
 
 
 def _wrong_address(text: str) -> tuple[str, str] | None:

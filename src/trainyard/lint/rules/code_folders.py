@@ -13,9 +13,8 @@ from trainyard.resources import PACKAGE, STEP_ARCHIVE
 from trainyard.settings.suggestions import close_match, closest, only_close
 from trainyard.spec.diagnostic import Diagnostic
 from trainyard.spec.job_types import python_files
-from trainyard.spec.parsed import ParsedCommand
+from trainyard.spec.parsed import SCRIPT_NOT_FOUND, ParsedCommand
 from trainyard.spec.rule import Rule
-from trainyard.spec.rules.references import SCRIPT_NOT_FOUND
 from trainyard.spec.shell_words import CalledScript, Word, archive_on_path, simple_commands, without_assignments
 from trainyard.spec.uploads import ignore_file
 

@@ -9,6 +9,7 @@ from functools import lru_cache
 from trainyard.lint.checks import LintContext, check
 from trainyard.spec.diagnostic import Diagnostic, Related
 from trainyard.spec.expressions import (
+    MALFORMED_EXPRESSION,
     Binding,
     ExpressionError,
     OptionalPart,
@@ -18,7 +19,6 @@ from trainyard.spec.expressions import (
 )
 from trainyard.spec.parsed import ParsedCommand
 from trainyard.spec.rule import Rule
-from trainyard.spec.rules.bindings import MALFORMED_EXPRESSION
 
 _PATH = r"(?:\.[A-Za-z_]\w*)+"
 _LEGACY = re.compile(

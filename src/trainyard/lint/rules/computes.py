@@ -14,7 +14,7 @@ from trainyard.spec.documents import Node, shorten
 from trainyard.spec.literals import whole_number
 from trainyard.spec.parsed import ParsedPipeline
 from trainyard.spec.rule import Rule
-from trainyard.spec.rules.keys import MISSING_KEY, NOT_A_CHOICE, OUT_OF_BOUNDS
+from trainyard.spec.rules import MISSING_KEY, NOT_A_CHOICE, OUT_OF_BOUNDS
 
 _COMPUTE_NAME = re.compile(r"azureml:[^:@/\s]+")
 _RESOURCE_ID = re.compile(

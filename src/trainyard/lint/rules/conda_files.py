@@ -16,7 +16,7 @@ from trainyard.spec.diagnostic import Diagnostic, Related, SpecError
 from trainyard.spec.documents import Node, describe, shorten
 from trainyard.spec.findings import DocumentStore
 from trainyard.spec.rule import Rule
-from trainyard.spec.rules.keys import WRONG_TYPE
+from trainyard.spec.rules import WRONG_TYPE
 
 _TORCHVISION_OF_TORCH: dict[str, str] = known_words("torchvision_of_torch")
 # The oldest and newest Python of each minor version of a package.

@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Callable, Collection, Iterator
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,7 +20,7 @@ from trainyard.spec.documents import Document, Node, describe, parse_document, s
 from trainyard.spec.expressions import only_binding
 from trainyard.spec.parsed import is_address
 from trainyard.spec.rule import Rule
-from trainyard.spec.rules.documents import DUPLICATE_KEY
+from trainyard.spec.rules import DUPLICATE_KEY
 from trainyard.spec.shell_words import Word, simple_commands
 
 TOP_LEVEL_KEYS: list[str] = known_words("deepspeed")
@@ -69,13 +70,21 @@ print("training")
 
 
 @check("placement")
-def _deepspeed_config_not_found(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
+def _deepspeed(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
     for named in _named_configurations(placement, context):
         if not os.path.isfile(named.file):
             meant = closest(named.file.name, [name for name in names_in(named.file.parent) if name.endswith(".json")])
             hint = f"Did you mean '{meant}', in the same folder?" if meant else ""
             message = f"the DeepSpeed configuration '{named.reference}' does not exist"
             yield DEEPSPEED_CONFIG_NOT_FOUND.at(named.span, message, hint)
+        found = context.cached(("deepspeed", named.file), lambda file=named.file: _read_json(file))
+        if isinstance(found, Diagnostic):
+            yield found
+        elif found is not None and (repeated := [each for each in found.problems if each.rule == DUPLICATE_KEY.id]):
+            yield from repeated
+        elif found is not None:
+            yield from chain(_unknown_keys(found), _batch_arithmetic(found, placement), _offload(found))
+            yield from chain(_two_precisions(found), _bf16_without_hardware(found, placement), _wrong_values(found))
 
 
 DEEPSPEED_CONFIG_NOT_JSON = Rule("AML702", "deepspeed-config-not-json", "error").explained(
@@ -83,22 +92,6 @@ DEEPSPEED_CONFIG_NOT_JSON = Rule("AML702", "deepspeed-config-not-json", "error")
     why="DeepSpeed reads it with Python's json: no comments, no trailing commas, no duplicate keys.",
     example=_JOB + '=== src/ds.json\n{\n  "train_batch_size": 64‹,⇒›\n‸}\n',
 )
-
-
-@check("placement")
-def _deepspeed_config_not_json(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
-    for named in _named_configurations(placement, context):
-        found = _read(named.file, context)
-        if isinstance(found, Diagnostic):
-            yield found
-
-
-@check("placement")
-def _duplicate_keys(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
-    for named in _named_configurations(placement, context):
-        found = _read(named.file, context)
-        if isinstance(found, Document):
-            yield from _duplicates(found)
 
 
 DEEPSPEED_UNKNOWN_KEY = Rule("AML703", "deepspeed-unknown-key", "error").explained(
@@ -116,26 +109,24 @@ DEEPSPEED_UNKNOWN_KEY = Rule("AML703", "deepspeed-unknown-key", "error").explain
 )
 
 
-@check("placement")
-def _deepspeed_unknown_key(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
-    for document in _configurations(placement, context):
-        for name, entry in document.root.entries.items():
-            if name not in TOP_LEVEL_KEYS:
-                meant = closest(name, TOP_LEVEL_KEYS)
-                yield DEEPSPEED_UNKNOWN_KEY.at(
-                    entry.key.span,
-                    f"DeepSpeed does not know '{name}' and ignores it",
-                    f"Did you mean '{meant}'?" if meant else "",
-                    replacement=only_close(name, TOP_LEVEL_KEYS),
-                    severity=None if meant else "warning",
-                )
-        for path, known in NESTED_KEYS.items():
-            section = document.root.find(*path.split("."))
-            for name, entry in section.entries.items() if section is not None else ():
-                if name not in known:
-                    message = f"'{path.rpartition('.')[2]}' has no '{name}': DeepSpeed rejects it"
-                    hint, meant = did_you_mean(name, sorted(known)), only_close(name, known)
-                    yield DEEPSPEED_UNKNOWN_KEY.at(entry.key.span, message, hint, replacement=meant)
+def _unknown_keys(document: Document) -> Iterator[Diagnostic]:
+    for name, entry in document.root.entries.items():
+        if name not in TOP_LEVEL_KEYS:
+            meant = closest(name, TOP_LEVEL_KEYS)
+            yield DEEPSPEED_UNKNOWN_KEY.at(
+                entry.key.span,
+                f"DeepSpeed does not know '{name}' and ignores it",
+                f"Did you mean '{meant}'?" if meant else "",
+                replacement=only_close(name, TOP_LEVEL_KEYS),
+                severity=None if meant else "warning",
+            )
+    for path, known in NESTED_KEYS.items():
+        section = document.root.find(*path.split("."))
+        for name, entry in section.entries.items() if section is not None else ():
+            if name not in known:
+                message = f"'{path.rpartition('.')[2]}' has no '{name}': DeepSpeed rejects it"
+                hint, meant = did_you_mean(name, sorted(known)), only_close(name, known)
+                yield DEEPSPEED_UNKNOWN_KEY.at(entry.key.span, message, hint, replacement=meant)
 
 
 DEEPSPEED_BATCH_ARITHMETIC = Rule("AML704", "deepspeed-batch-arithmetic", "error").explained(
@@ -154,27 +145,25 @@ DEEPSPEED_BATCH_ARITHMETIC = Rule("AML704", "deepspeed-batch-arithmetic", "error
 )
 
 
-@check("placement")
-def _deepspeed_batch_arithmetic(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
+def _batch_arithmetic(document: Document, placement: Placement) -> Iterator[Diagnostic]:
     nodes, processes = placement.nodes, placement.processes_per_node
     if placement.distribution is None or nodes is None or processes is None:
         return
     if placement.is_component and placement.resources is None:
         return
-    for document in _configurations(placement, context):
-        total = _count(document, "train_batch_size")
-        micro = _count(document, "train_micro_batch_size_per_gpu")
-        steps = _count(document, "gradient_accumulation_steps")
-        factor = (micro or 1) * (steps or 1) * nodes * processes
-        if total is None or (micro is None and steps is None) or factor == total:
-            continue
-        if (micro is None or steps is None) and total % factor == 0:
-            continue
-        parts = " × ".join(str(part) for part in (micro, steps) if part is not None)
-        message = f"train_batch_size is {total}, but {parts} × {nodes} × {processes} processes is {factor}"
-        related = [Related(placement.distribution.span, f"{nodes} × {processes} processes are started here")]
-        span = document.value_span(["train_batch_size"])
-        yield DEEPSPEED_BATCH_ARITHMETIC.at(span, message, f"Write {factor}, or change the others.", related)
+    total = _count(document, "train_batch_size")
+    micro = _count(document, "train_micro_batch_size_per_gpu")
+    steps = _count(document, "gradient_accumulation_steps")
+    factor = (micro or 1) * (steps or 1) * nodes * processes
+    if total is None or (micro is None and steps is None) or factor == total:
+        return
+    if (micro is None or steps is None) and total % factor == 0:
+        return
+    parts = " × ".join(str(part) for part in (micro, steps) if part is not None)
+    message = f"train_batch_size is {total}, but {parts} × {nodes} × {processes} processes is {factor}"
+    related = [Related(placement.distribution.span, f"{nodes} × {processes} processes are started here")]
+    span = document.value_span(["train_batch_size"])
+    yield DEEPSPEED_BATCH_ARITHMETIC.at(span, message, f"Write {factor}, or change the others.", related)
 
 
 def _count(document: Document, key: str) -> int | None:
@@ -200,22 +189,18 @@ DEEPSPEED_OFFLOAD_AGAINST_STAGE = Rule("AML705", "deepspeed-offload-against-stag
 )
 
 
-@check("placement")
-def _deepspeed_offload_against_stage(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
-    for document in _configurations(placement, context):
-        zero, stage_node = document.root.get("zero_optimization"), document.root.find("zero_optimization", "stage")
-        stage = 0 if stage_node is None else stage_node.data
-        if zero is None or type(stage) is not int:
-            continue
-        for key, least in (("offload_optimizer", 1), ("offload_param", 3)):
-            device = zero.find(key, "device")
-            if stage < least and device is not None and device.text != "none":
-                message = (
-                    f"'{key}' requires ZeRO stage {least}{' or higher' if least < 3 else ''}; this is stage {stage}"
-                )
-                related = [Related(stage_node.span, "the stage is set here")] if stage_node is not None else []
-                hint = f'Write `"stage": {least}`.'
-                yield DEEPSPEED_OFFLOAD_AGAINST_STAGE.at(zero.key_span(key), message, hint, related)
+def _offload(document: Document) -> Iterator[Diagnostic]:
+    zero, stage_node = document.root.get("zero_optimization"), document.root.find("zero_optimization", "stage")
+    stage = 0 if stage_node is None else stage_node.data
+    if zero is None or type(stage) is not int:
+        return
+    for key, least in (("offload_optimizer", 1), ("offload_param", 3)):
+        device = zero.find(key, "device")
+        if stage < least and device is not None and device.text != "none":
+            message = f"'{key}' requires ZeRO stage {least}{' or higher' if least < 3 else ''}; this is stage {stage}"
+            related = [Related(stage_node.span, "the stage is set here")] if stage_node is not None else []
+            hint = f'Write `"stage": {least}`.'
+            yield DEEPSPEED_OFFLOAD_AGAINST_STAGE.at(zero.key_span(key), message, hint, related)
 
 
 DEEPSPEED_TWO_PRECISIONS = Rule("AML706", "deepspeed-two-precisions", "error").explained(
@@ -233,14 +218,12 @@ DEEPSPEED_TWO_PRECISIONS = Rule("AML706", "deepspeed-two-precisions", "error").e
 )
 
 
-@check("placement")
-def _deepspeed_two_precisions(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
-    for document in _configurations(placement, context):
-        fp16, bf16 = _enabled(document, "fp16"), _enabled(document, "bf16", "bfloat16")
-        if fp16 is not None and bf16 is not None:
-            related = [Related(bf16.span, "bf16 is enabled here")]
-            message = "fp16 and bf16 are both enabled"
-            yield DEEPSPEED_TWO_PRECISIONS.at(fp16.span, message, "Disable one of them.", related)
+def _two_precisions(document: Document) -> Iterator[Diagnostic]:
+    fp16, bf16 = _enabled(document, "fp16"), _enabled(document, "bf16", "bfloat16")
+    if fp16 is not None and bf16 is not None:
+        related = [Related(bf16.span, "bf16 is enabled here")]
+        message = "fp16 and bf16 are both enabled"
+        yield DEEPSPEED_TWO_PRECISIONS.at(fp16.span, message, "Disable one of them.", related)
 
 
 DEEPSPEED_BF16_WITHOUT_HARDWARE = Rule("AML707", "deepspeed-bf16-without-hardware", "warning").explained(
@@ -264,14 +247,12 @@ print("training")
 )
 
 
-@check("placement")
-def _deepspeed_bf16_without_hardware(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
-    for document in _configurations(placement, context):
-        bf16 = _enabled(document, "bf16", "bfloat16")
-        sku = placement.sku if bf16 is not None else None
-        if bf16 is not None and sku is not None and sku.gpu_count and not sku.bf16:
-            message = f"{sku.gpu_model} GPUs of {sku.name} do not support bf16"
-            yield DEEPSPEED_BF16_WITHOUT_HARDWARE.at(bf16.span, message, "Use fp16 there.")
+def _bf16_without_hardware(document: Document, placement: Placement) -> Iterator[Diagnostic]:
+    bf16 = _enabled(document, "bf16", "bfloat16")
+    sku = placement.sku if bf16 is not None else None
+    if bf16 is not None and sku is not None and sku.gpu_count and not sku.bf16:
+        message = f"{sku.gpu_model} GPUs of {sku.name} do not support bf16"
+        yield DEEPSPEED_BF16_WITHOUT_HARDWARE.at(bf16.span, message, "Use fp16 there.")
 
 
 def _enabled(document: Document, *keys: str) -> Node | None:
@@ -295,21 +276,19 @@ DEEPSPEED_WRONG_VALUE = Rule("AML708", "deepspeed-wrong-value", "error").explain
 )
 
 
-@check("placement")
-def _deepspeed_wrong_value(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
-    for document in _configurations(placement, context):
-        for section in ("fp16", "bf16", "zero_optimization"):
-            given = document.root.get(section)
-            if given is not None and given.data is not None and not given.is_mapping:
-                message = f"'{section}' must be an object, not {describe(given.data)}"
-                hint = f'Write "{section}": {{"enabled": {given.text}}}.' if isinstance(given.data, bool) else ""
-                yield DEEPSPEED_WRONG_VALUE.at(given.span, message, hint)
-        yield from _misspelt_types(document)
-        for path, (is_right, words) in _VALUES.items():
-            node = document.root.find(*path)
-            if node is not None and node.data is not None and node.data != "auto" and not is_right(node.data):
-                message = f"'{path[-1]}' must be {words}, not {describe(node.data)}"
-                yield DEEPSPEED_WRONG_VALUE.at(node.span, message)
+def _wrong_values(document: Document) -> Iterator[Diagnostic]:
+    for section in ("fp16", "bf16", "zero_optimization"):
+        given = document.root.get(section)
+        if given is not None and given.data is not None and not given.is_mapping:
+            message = f"'{section}' must be an object, not {describe(given.data)}"
+            hint = f'Write "{section}": {{"enabled": {given.text}}}.' if isinstance(given.data, bool) else ""
+            yield DEEPSPEED_WRONG_VALUE.at(given.span, message, hint)
+    yield from _misspelt_types(document)
+    for path, (is_right, words) in _VALUES.items():
+        node = document.root.find(*path)
+        if node is not None and node.data is not None and node.data != "auto" and not is_right(node.data):
+            message = f"'{path[-1]}' must be {words}, not {describe(node.data)}"
+            yield DEEPSPEED_WRONG_VALUE.at(node.span, message)
 
 
 def _misspelt_types(document: Document) -> Iterator[Diagnostic]:
@@ -360,23 +339,6 @@ _VALUES: dict[tuple[str, ...], tuple[Callable[[object], bool], str]] = {
     ("fp16", "enabled"): (_is_boolean, "true or false"),
     ("bf16", "enabled"): (_is_boolean, "true or false"),
 }
-
-
-def _configurations(placement: Placement, context: LintContext) -> Iterator[Document]:
-    """The configurations that could be read."""
-    for named in _named_configurations(placement, context):
-        found = _read(named.file, context)
-        if isinstance(found, Document) and not _duplicates(found):
-            yield found
-
-
-def _duplicates(document: Document) -> list[Diagnostic]:
-    return [problem for problem in document.problems if problem.rule == DUPLICATE_KEY.id]
-
-
-def _read(file: Path, context: LintContext) -> Document | Diagnostic | None:
-    """A configuration, or why it is not valid JSON; None if it cannot be read."""
-    return context.cached(("deepspeed", file), lambda: _read_json(file))
 
 
 def _read_json(file: Path) -> Document | Diagnostic | None:

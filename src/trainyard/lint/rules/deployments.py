@@ -13,7 +13,7 @@ from trainyard.spec.documents import Node, shorten
 from trainyard.spec.literals import whole_number
 from trainyard.spec.other_files import scoring_code
 from trainyard.spec.rule import Rule
-from trainyard.spec.rules.keys import MISSING_KEY, OUT_OF_BOUNDS, UNKNOWN_KEY
+from trainyard.spec.rules import MISSING_KEY, OUT_OF_BOUNDS, UNKNOWN_KEY
 
 _DEPLOYMENTS = ("online_deployment", "batch_deployment")
 _MOST_MIRRORED = 50

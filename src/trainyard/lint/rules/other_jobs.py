@@ -11,7 +11,7 @@ from trainyard.spec.documents import Node, shorten
 from trainyard.spec.expressions import only_binding
 from trainyard.spec.model import PARAMETER_TYPES
 from trainyard.spec.rule import Rule
-from trainyard.spec.rules.keys import UNKNOWN_KEY
+from trainyard.spec.rules import UNKNOWN_KEY
 
 # The data that goes with each kind of source or sink outside of Azure ML.
 _IMPORTED = {"database": "mltable", "file_system": "uri_folder"}

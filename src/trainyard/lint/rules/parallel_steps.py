@@ -16,7 +16,7 @@ from trainyard.spec.documents import shorten
 from trainyard.spec.expressions import only_binding
 from trainyard.spec.model import PARAMETER_TYPES
 from trainyard.spec.rule import Rule
-from trainyard.spec.rules.keys import IGNORED_KEY, MISSING_KEY
+from trainyard.spec.rules import IGNORED_KEY, MISSING_KEY
 
 _BYTES = re.compile(r"[0-9]+(?:[kKmMgG][bB])+")
 _FILES = ("uri_folder", "uri_file")

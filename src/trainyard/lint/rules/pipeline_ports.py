@@ -8,11 +8,10 @@ from collections.abc import Iterator
 from trainyard.lint.checks import LintContext, check
 from trainyard.spec.diagnostic import Diagnostic, Related
 from trainyard.spec.documents import Node
-from trainyard.spec.expressions import bindings_of_value, only_binding
+from trainyard.spec.expressions import TRAIN_COMPONENT, bindings_of_value, only_binding
 from trainyard.spec.model import Port
 from trainyard.spec.parsed import ParsedPipeline
 from trainyard.spec.rule import Rule
-from trainyard.spec.rules.bindings import TRAIN_COMPONENT
 
 _PATH = r"(?:\.[A-Za-z_]\w*)+"
 _TEXT_FOR_BINDING = re.compile(

@@ -10,13 +10,13 @@ from trainyard.lint.checks import LintContext, LintedFile, check, exceeds
 from trainyard.spec.diagnostic import Diagnostic, Related, Severity, Span
 from trainyard.spec.documents import Node, Value
 from trainyard.spec.expressions import Binding, only_binding
+from trainyard.spec.literals import LITERAL_NOT_A_CHOICE, LITERAL_OUT_OF_RANGE
 from trainyard.spec.model import PORT_TYPES, Component, Job, PipelineComponent, Port
 from trainyard.spec.parsed import ParsedCommand, ParsedPipeline
 from trainyard.spec.ports import UNKNOWN_TYPE
 from trainyard.spec.resolved import Wrong
 from trainyard.spec.rule import Rule
-from trainyard.spec.rules.keys import OUT_OF_BOUNDS
-from trainyard.spec.rules.values import LITERAL_NOT_A_CHOICE, LITERAL_OUT_OF_RANGE
+from trainyard.spec.rules import OUT_OF_BOUNDS
 
 _SCORE = """\
 === score.yaml
@@ -87,11 +87,6 @@ jobs:
 
 @check("pipeline")
 def _data_type_mismatch(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
-    hint = "Declare both with the same type."
-    for bound in _bound_inputs(pipeline):
-        is_data = not bound.source.is_parameter and not bound.target.is_parameter
-        if is_data and (bound.source.type, bound.target.type) not in _READABLE_AS:
-            yield DATA_TYPE_MISMATCH.at(bound.span, bound.message, hint, bound.related)
     for job, port, node, text in _targets(pipeline):
         stated = node.get("type") if node.is_mapping and node.get("path") is not None else None
         found = stated.text.lower() if stated is not None else port.type
@@ -100,7 +95,7 @@ def _data_type_mismatch(pipeline: ParsedPipeline, context: LintContext) -> Itera
         if found != port.type and (found, port.type) not in _READABLE_AS:
             message = f"'{port.name}' of the job '{job.name}' takes {_article(port.type)}, but gets {_article(found)}"
             related = [Related(port.key_span, f"'{port.name}' is {_article(port.type)}")]
-            yield DATA_TYPE_MISMATCH.at(stated.span, message, hint, related)
+            yield DATA_TYPE_MISMATCH.at(stated.span, message, "Declare both with the same type.", related)
     for job in pipeline.model.jobs.values():
         for name, _, text in _values(job, "outputs"):
             yield from _output_mismatch(job, name, text, pipeline)
@@ -142,15 +137,6 @@ jobs:
 )
 
 
-@check("pipeline")
-def _parameter_for_data(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
-    for bound in _bound_inputs(pipeline):
-        is_string = _is_plain_literal(bound.source) and bound.source.type == "string"
-        if bound.source.is_parameter != bound.target.is_parameter and not is_string:
-            hint = "Bind it to something of the same type."
-            yield PARAMETER_FOR_DATA.at(bound.span, bound.message, hint, bound.related)
-
-
 LITERAL_FOR_DATA = Rule("AML309", "literal-for-data", "warning").explained(
     summary="A data input is set to a literal.",
     why="Data is written as `path:` with a `type:`; a plain string is sent as a literal, and a number names nothing.",
@@ -169,10 +155,6 @@ jobs:
 
 @check("pipeline")
 def _check_literal_for_data(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
-    for bound in _bound_inputs(pipeline):
-        default = bound.source.default if _is_plain_literal(bound.source) else None
-        if default is not None and default.data is not None and bound.source.type == "string":
-            yield from _literal_for_data(default, bound.target, bound.related[1:])
     for _, port, node, text in _targets(pipeline):
         if not node.is_mapping and "${{" not in text.text and not _BINDING_SCOPES.search(text.text):
             yield from _literal_for_data(node.value, port, [Related(port.key_span, f"'{port.name}' is declared here")])
@@ -233,13 +215,22 @@ jobs:
 
 
 @check("pipeline")
-def _parameter_type_mismatch(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
+def _types_of_bindings(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
     for bound in _bound_inputs(pipeline):
-        if not bound.source.is_parameter or not bound.target.is_parameter or _is_plain_literal(bound.source):
-            continue
-        if (bound.source.type, bound.target.type) not in _WIDENS_TO:
-            hint = f"Declare both as {bound.target.type}."
-            yield PARAMETER_TYPE_MISMATCH.at(bound.span, bound.message, hint, bound.related)
+        source, target, is_literal = bound.source, bound.target, _is_plain_literal(bound.source)
+        if not source.is_parameter and not target.is_parameter:
+            if (source.type, target.type) not in _READABLE_AS:
+                hint = "Declare both with the same type."
+                yield DATA_TYPE_MISMATCH.at(bound.span, bound.message, hint, bound.related)
+        elif source.is_parameter and target.is_parameter:
+            if not is_literal and (source.type, target.type) not in _WIDENS_TO:
+                hint = f"Declare both as {target.type}."
+                yield PARAMETER_TYPE_MISMATCH.at(bound.span, bound.message, hint, bound.related)
+        elif not is_literal or source.type != "string":
+            hint = "Bind it to something of the same type."
+            yield PARAMETER_FOR_DATA.at(bound.span, bound.message, hint, bound.related)
+        elif source.default is not None and source.default.data is not None:
+            yield from _literal_for_data(source.default, target, bound.related[1:])
 
 
 @check("pipeline")

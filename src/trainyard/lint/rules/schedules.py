@@ -18,7 +18,7 @@ from trainyard.spec.model import Port
 from trainyard.spec.parsed import is_remote
 from trainyard.spec.ports import literal_type
 from trainyard.spec.rule import Rule
-from trainyard.spec.rules.documents import YAML_TRAP
+from trainyard.spec.rules import YAML_TRAP
 
 # The fields of `expression`, with their bounds and the names that some take: NCrontab, as the service reads it.
 _MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]

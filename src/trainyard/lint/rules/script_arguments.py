@@ -23,10 +23,10 @@ from trainyard.settings.suggestions import close_match, closest, did_you_mean, o
 from trainyard.spec.diagnostic import Diagnostic, Related, Span
 from trainyard.spec.documents import Value
 from trainyard.spec.expressions import only_binding
+from trainyard.spec.literals import WRONG_LITERAL
 from trainyard.spec.model import Component, Port
 from trainyard.spec.parsed import ParsedCommand, ParsedPipeline
 from trainyard.spec.rule import Rule
-from trainyard.spec.rules.values import WRONG_LITERAL
 from trainyard.spec.shell_words import CalledScript, Word, simple_commands
 
 _SCRIPT = """\

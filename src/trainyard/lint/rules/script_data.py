@@ -8,7 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from trainyard.lint.checks import LintContext, check
-from trainyard.lint.scripts.data_reads import Read
+from trainyard.lint.scripts.data_reads import Read, argument_holders, destination
 from trainyard.lint.scripts.syntax import Syntax, constant, dotted, keyword, line_of, parse
 from trainyard.settings.suggestions import only_close, slips
 from trainyard.spec.diagnostic import Diagnostic, Related, Span
@@ -133,7 +133,6 @@ def _happens_here(read: Read) -> Related:
 
 
 _SHORTEST_NAME = 3
-_PARSE = ("parse_args", "parse_known_args")
 # With any of these, a script may add attributes that are not written as such.
 _ADD_ATTRIBUTES = frozenset({"setattr", "vars", "Namespace", "__dict__", "update", "set_defaults", "parents"})
 
@@ -169,7 +168,7 @@ def _unknown_argument(command: ParsedCommand, context: LintContext) -> Iterator[
 
 
 def _unknown(called: CalledScript, file: Path, syntax: Syntax) -> Iterator[Diagnostic]:
-    declared, holders = _declared(syntax), _holders(syntax)
+    declared, holders = _declared(syntax), argument_holders(syntax)
     if declared is None or not holders:
         return
     for node in syntax.of(ast.Attribute):
@@ -203,49 +202,12 @@ def _declared(syntax: Syntax) -> set[str] | None:
     found |= {node.attr for node in syntax.of(ast.Attribute) if not isinstance(node.ctx, ast.Load)}
     for call in syntax.calls:
         method = call.func.attr if isinstance(call.func, ast.Attribute) else ""
-        destination = constant(keyword(call, "dest"))
-        if isinstance(destination, str):
-            found.add(destination)
+        given = constant(keyword(call, "dest"))
+        if isinstance(given, str):
+            found.add(given)
         elif method == "add_argument":
             names = [constant(argument) for argument in call.args]
             if not names or not all(isinstance(name, str) for name in names):
                 return None
-            found.add(_destination([str(name) for name in names]))
+            found.add(destination([str(name) for name in names]))
     return found
-
-
-def _destination(names: list[str]) -> str:
-    """The attribute that argparse derives from the names of a flag."""
-    long = next((name for name in names if name.startswith("--")), names[0])
-    return long.lstrip("-").replace("-", "_")
-
-
-def _holders(syntax: Syntax) -> set[str]:
-    """The variables that hold parsed arguments and nothing else."""
-    parsers = {
-        function.name
-        for function in syntax.functions
-        for node in ast.walk(function)
-        if isinstance(node, ast.Return) and node.value is not None and _is_parsed(node.value)
-    }
-    held: set[str] = set()
-    others: set[str] = set()
-    for node in syntax.of(ast.Assign):
-        for target in node.targets:
-            names = target.elts if isinstance(target, ast.Tuple) else [target]
-            parsed = _is_parsed(node.value) or _calls_one_of(node.value, parsers)
-            for at, name in enumerate(names):
-                if isinstance(name, ast.Name):
-                    (held if parsed and at == 0 else others).add(name.id)
-    for argument in syntax.of(ast.arg):
-        others.add(argument.arg)
-    stored = {node.id for node in syntax.of(ast.Name) if not isinstance(node.ctx, ast.Load)}
-    return {name for name in held - others if name in stored}
-
-
-def _is_parsed(value: ast.expr) -> bool:
-    return isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr in _PARSE
-
-
-def _calls_one_of(value: ast.expr, functions: set[str]) -> bool:
-    return isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id in functions

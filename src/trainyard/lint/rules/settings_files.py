@@ -15,7 +15,7 @@ from trainyard.spec.parsed import ParsedPipeline
 from trainyard.spec.resolution import JobUse
 from trainyard.spec.resolved import Known
 from trainyard.spec.rule import Rule
-from trainyard.spec.rules.documents import UNKNOWN_KIND
+from trainyard.spec.rules import UNKNOWN_KIND
 from trainyard.spec.shell_words import settings_port
 from trainyard.spec.step_settings import StepSettings, WrittenSettings
 from trainyard.spec.training_settings import refused_in_file, refused_settings, use_of_file

@@ -18,7 +18,7 @@ from trainyard.spec.literals import whole_number
 from trainyard.spec.model import AnyComponent
 from trainyard.spec.parsed import ParsedPipeline
 from trainyard.spec.rule import Rule
-from trainyard.spec.rules.keys import MISSING_KEY, UNKNOWN_KEY
+from trainyard.spec.rules import MISSING_KEY, UNKNOWN_KEY
 
 # What Spark gives to its executors: paths within the code.
 _FILE_KEYS = ("py_files", "jars", "files", "archives")

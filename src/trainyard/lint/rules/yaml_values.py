@@ -10,7 +10,7 @@ from trainyard.spec.diagnostic import Diagnostic, Span
 from trainyard.spec.documents import Document, Node, describe
 from trainyard.spec.file_kinds import COMPUTE_TYPES, KIND_NAMES, Kind, kind_by_schema
 from trainyard.spec.rule import Rule
-from trainyard.spec.rules.documents import YAML_TRAP
+from trainyard.spec.rules import YAML_TRAP
 
 _OCTAL = re.compile(r"[-+]?0[0-7_]+")
 _SEXAGESIMAL = re.compile(r"[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -48,8 +48,11 @@ def reads_of(file: Path) -> Mapping[str, tuple[Read, ...]]:
     if syntax is None:
         return {}
     destinations = dict(_destinations(syntax.calls))
-    holders = _holders(syntax) if destinations else ()
-    if not holders:
+    holders = argument_holders(syntax)
+    # The usual name of the same in a function that gets it.
+    if any(node.attr.startswith("parse_") for node in syntax.of(ast.Attribute)):
+        holders.add("args")
+    if not destinations or not holders:
         return {}
     uses = _Uses(syntax, frozenset(holders), file)
     return {flag: tuple(uses.of(name)) for flag, name in destinations.items()}
@@ -63,26 +66,42 @@ def _destinations(calls: Iterable[ast.Call]) -> Iterator[tuple[str, str]]:
             if not flags or keyword(node, "nargs") is not None or keyword(node, "action") is not None:
                 continue
             given = constant(keyword(node, "dest"))
-            long = next((flag for flag in flags if flag.startswith("--")), flags[0])
-            name = given if isinstance(given, str) else long.lstrip("-").replace("-", "_")
+            name = given if isinstance(given, str) else destination(flags)
             yield from ((flag, name) for flag in flags)
 
 
-def _holders(syntax: Syntax) -> frozenset[str]:
-    """The variables that hold the parsed arguments."""
-    names = set()
+def destination(names: Sequence[str]) -> str:
+    """Return the attribute that argparse derives from the names of a flag."""
+    long = next((name for name in names if name.startswith("--")), names[0])
+    return long.lstrip("-").replace("-", "_")
+
+
+def argument_holders(syntax: Syntax) -> set[str]:
+    """Return the variables that hold parsed arguments and nothing else."""
+    parsers = {
+        function.name
+        for function in syntax.functions
+        for node in walk(function)
+        if isinstance(node, ast.Return) and node.value is not None and _is_parsed(node.value, set())
+    }
+    held: set[str] = set()
+    others = {argument.arg for argument in syntax.of(ast.arg)}
     for node in syntax.of(ast.Assign):
-        if not isinstance(node.value, ast.Call):
-            continue
-        method = node.value.func.attr if isinstance(node.value.func, ast.Attribute) else ""
         for target in node.targets:
-            if method == "parse_args" and isinstance(target, ast.Name):
-                names.add(target.id)
-            elif method == "parse_known_args" and isinstance(target, ast.Tuple) and target.elts:
-                names.update(each.id for each in target.elts[:1] if isinstance(each, ast.Name))
-    # The usual name of the same in a function that gets it.
-    is_parsed = any(node.attr.startswith("parse_") for node in syntax.of(ast.Attribute))
-    return frozenset(names | ({"args"} if is_parsed else set()))
+            names = target.elts if isinstance(target, ast.Tuple) else [target]
+            for at, name in enumerate(names):
+                if isinstance(name, ast.Name):
+                    (held if at == 0 and _is_parsed(node.value, parsers) else others).add(name.id)
+    return held - others
+
+
+def _is_parsed(value: ast.expr, parsers: set[str]) -> bool:
+    """Whether an expression is what argparse has parsed, or a call of a function that returns it."""
+    if not isinstance(value, ast.Call):
+        return False
+    if isinstance(value.func, ast.Attribute):
+        return value.func.attr in ("parse_args", "parse_known_args")
+    return isinstance(value.func, ast.Name) and value.func.id in parsers
 
 
 class _Uses:

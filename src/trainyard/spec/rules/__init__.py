@@ -1,1 +1,0 @@
-"""The rules that the readers of `spec` report, a module per subject."""
