@@ -16,7 +16,7 @@ from trainyard.lint.scripts.flags import ScriptFlags
 from trainyard.project_files import read_bytes
 from trainyard.spec.computes import Computes
 from trainyard.spec.diagnostic import Diagnostic, Span
-from trainyard.spec.documents import Document, Node
+from trainyard.spec.documents import Document, Node, Value
 from trainyard.spec.file_kinds import Kind
 from trainyard.spec.model import Component, Job, Pipeline, PipelineComponent, Sweep, code_of
 from trainyard.spec.parsed import Parsed, ParsedCommand, ParsedPipeline, Reading
@@ -81,7 +81,7 @@ def jobs_in(holder: Node) -> list[Node]:
     return [holder, *(job for each in inner for job in jobs_in(each))]
 
 
-def number_of(node: Node | None) -> float | None:
+def number_of(node: Node | Value | None) -> float | None:
     """Return the number that a value is, or that its text reads as; None for anything else."""
     if node is None or isinstance(node.data, (bool, dict, list)) or node.data is None:
         return None

@@ -341,12 +341,10 @@ def packages_of(conda: Node) -> Iterator[CondaPackage]:
 
 def environments_in(file: LintedFile) -> Iterator[Node]:
     """The keys of each environment that a file defines in place."""
-    root = file.root
     if file.kind == "environment":
-        yield root
-    jobs = (entry.value for entry in root.entries_of("jobs").values() if entry.value.is_mapping)
-    for holder in (root, *jobs):
-        for inner in (holder, holder.get("task"), holder.get("trial"), holder.get("component")):
-            environment = inner.get("environment") if inner is not None and inner.is_mapping else None
+        yield file.root
+    for job in file.jobs:
+        for keys in ((), ("task",), ("trial",), ("component",)):
+            environment = job.find(*keys, "environment")
             if environment is not None and environment.is_mapping:
                 yield environment

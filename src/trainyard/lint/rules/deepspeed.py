@@ -6,7 +6,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Collection, Iterator
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
@@ -77,7 +77,7 @@ def _deepspeed(placement: Placement, context: LintContext) -> Iterator[Diagnosti
             hint = f"Did you mean '{meant}', in the same folder?" if meant else ""
             message = f"the DeepSpeed configuration '{named.reference}' does not exist"
             yield DEEPSPEED_CONFIG_NOT_FOUND.at(named.span, message, hint)
-        found = context.cached(("deepspeed", named.file), lambda file=named.file: _read_json(file))
+        found = context.cached(("deepspeed", named.file), partial(_read_json, named.file))
         if isinstance(found, Diagnostic):
             yield found
         elif found is not None and (repeated := [each for each in found.problems if each.rule == DUPLICATE_KEY.id]):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from itertools import pairwise, zip_longest
+from itertools import zip_longest
 
-from trainyard.lint.checks import LintContext, LintedFile, check
+from trainyard.lint.checks import LintContext, LintedFile, check, number_of
 from trainyard.lint.rules.sweeps import draws_fractions, sweeps_of
 from trainyard.lint.script_calls import (
     calls_with_flags,
@@ -38,6 +38,7 @@ parser.add_argument("--epochs", type=int, required=True)
 parser.add_argument("--optimizer", choices=["adam", "sgd"], default="adam")
 print(parser.parse_args())
 """
+_NUMBERS = {None: "a text", "int": "a whole number", "float": "a number"}
 _REDIRECTION = re.compile("[<>]")
 _UNCLOSED = re.compile(r"\$\{\{(?![^{}]*\}\})|\$\{\{[^{}]*\$\{\{")
 _DASHES = ("–", "—")
@@ -192,42 +193,106 @@ inputs:
 
 
 @check("command")
-def _wrong_choice(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
+def _values(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
     for called, flags in readable_calls(context.calls_of(command), context):
         yield from _unknown_command(called, flags)
     for called, flags in calls_with_flags(command, context):
-        yield from _wrong_choices(called, flags)
+        yield from _wrong_words(called, flags)
+        yield from _values_of_words_and_ports(called, flags)
 
 
-def _wrong_choices(called: CalledScript, flags: ScriptFlags) -> Iterator[Diagnostic]:
-    for flag, value in _values(called, flags):
-        if only_binding(value.text) is None:
-            if value.is_plain and "${{" not in value.text and value.text not in (flag.choices or ()):
-                yield _not_a_choice(called.span(value), value.text, flag, [])
+def _values_of_words_and_ports(called: CalledScript, flags: ScriptFlags) -> Iterator[Diagnostic]:
+    """What the command passes to flags, and what inputs that it passes are by default, or may be."""
+    for flag, word in _passed(called, flags):
+        if only_binding(word.text) is None:
+            is_literal = word.is_plain and "${{" not in word.text
+            if is_literal and flag.choices is not None and word.text not in flag.choices:
+                yield _not_a_choice(called.span(word), word.text, flag, [])
             continue
-        port = called.port(value)
-        for choice in (port.choices or ()) if port is not None else ():
-            yield from _compare(choice, flag, None)
-        if port is not None and port.choices is None and port.default is not None:
-            yield from _compare(port.default, flag, port)
+        port = called.port(word)
+        if port is None:
+            continue
+        for value in port.choices or filter(None, [port.default]):
+            yield from _judged(value, flag, port)
+        if flag.number is not None and not port.is_parameter and port.type:
+            message = (
+                f"{called.name} takes {_NUMBERS[flag.number]} as {flag.names[0]}, and the input '{port.name}' is data"
+            )
+            yield FLAG_VALUE.at(port.key_span, message, "Give the input the type integer or number.", [declared(flag)])
 
 
 @check("pipeline")
-def _choices_of_jobs(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
-    """What jobs set their components' inputs to, compared with the choices of the script."""
+def _values_of_jobs(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
+    """What jobs set their components' inputs to."""
     for job in pipeline.model.jobs.values():
         component = job.component
         command = context.command_of(component) if isinstance(component, Component) else None
         if not isinstance(component, Component) or command is None or job.has_own_command or component.code is None:
             continue
         for called, flags in calls_with_flags(command, context):
-            for flag, value in _values(called, flags):
-                binding = only_binding(value.text)
-                name = ".".join(binding.path[1:]) if binding is not None else ""
-                given = job.inputs.get(name) if binding is not None and binding.path[0] == "inputs" else None
-                port = component.inputs.get(name)
+            for flag, word in _passed(called, flags):
+                name = _bound_name(word, "inputs")
+                given, port = job.inputs.get(name), component.inputs.get(name)
                 if given is not None and port is not None and port.choices is None:
-                    yield from _compare(given, flag, port)
+                    yield from _judged(given, flag, port)
+
+
+@check("command")
+def _values_of_searches(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
+    """What the search space of a sweep has for flags: choices of their own, and distributions of fractions."""
+    for sweep in sweeps_of(command, context):
+        space = {name: entry.value for name, entry in sweep.entries_of("search_space").items()}
+        drawn = {name: node.entries["type"].value for name, node in space.items() if draws_fractions(node)}
+        hint = "Use randint, choice, or quniform with q: 1."
+        for called, flags in calls_with_flags(command, context):
+            for flag, word in _passed(called, flags):
+                values = space[name].get("values") if (name := _bound_name(word, "search_space")) in space else None
+                for item in values.items if values is not None else ():
+                    yield from _judged(item.value, flag, None)
+                kind = drawn.pop(name or _bound_name(word, "inputs"), None) if flag.number == "int" else None
+                if kind is not None:
+                    message = f"{called.name} takes a whole number as {flag.names[0]}, and {kind.text} draws fractions"
+                    yield FLAG_VALUE.at(kind.span, message, hint, [declared(flag)])
+        for name, kind in drawn.items():
+            port = command.component.inputs.get(name) if command.is_component else None
+            if port is not None and port.type == "integer":
+                message = f"'{name}' is of type integer, and {kind.text} draws fractions"
+                related = [Related(port.key_span, f"'{name}' is declared here")]
+                yield WRONG_LITERAL.at(kind.span, message, hint, related)
+
+
+def _passed(called: CalledScript, flags: ScriptFlags) -> Iterator[tuple[Flag, Word]]:
+    """Each flag that takes one of some choices, or a number, with the value that is passed."""
+    words = called.call.arguments
+    for word, follower in zip_longest(words, words[1:]):
+        name, equals, value = word.text.partition("=")
+        flag = flags.find(name) if name.startswith("-") else None
+        if flag is None or (flag.choices is None and flag.number is None):
+            continue
+        if equals:
+            yield flag, Word(value, word.end - len(value), word.end)
+        elif follower is not None:
+            yield flag, follower
+
+
+def _bound_name(word: Word, scope: str) -> str:
+    """The name in a scope that a word is bound to; empty if it is not."""
+    binding = only_binding(word.text)
+    return ".".join(binding.path[1:]) if binding is not None and binding.path[0] == scope else ""
+
+
+def _judged(value: Value, flag: Flag, port: Port | None) -> Iterator[Diagnostic]:
+    """A literal that a flag gets, and that is none of its choices, or not the kind of number that it takes."""
+    if isinstance(value.data, (dict, list)) or value.data is None or "${{" in value.text:
+        return
+    related = [Related(port.key_span, f"'{port.name}' is declared here")] if port is not None else []
+    if flag.choices is not None and str(value.data) not in flag.choices and value.text not in flag.choices:
+        yield _not_a_choice(value.span, value.text, flag, related)
+    # What is not even the port's own type is reported as that.
+    is_of_port = port is None or port.type == "string" or (port.type == "number" and number_of(value) is not None)
+    if is_of_port and not _suits(value.text, flag):
+        message = f"the script's {flag.names[0]} takes {_NUMBERS[flag.number]}, not '{value.text}'"
+        yield FLAG_VALUE.at(value.span, message, "", [*related, declared(flag)])
 
 
 def _unknown_command(called: CalledScript, flags: ScriptFlags) -> Iterator[Diagnostic]:
@@ -241,14 +306,6 @@ def _unknown_command(called: CalledScript, flags: ScriptFlags) -> Iterator[Diagn
     elif (meant := other_command(called, flags)) is not None:
         message = f"these are flags of the command '{meant}', not of '{first.text}'"
         yield WRONG_CHOICE.at(called.span(first), message, f"Did you mean '{meant}'?")
-
-
-def _compare(value: Value, flag: Flag, port: Port | None) -> Iterator[Diagnostic]:
-    if isinstance(value.data, (dict, list)) or value.data is None or "${{" in value.text:
-        return
-    if str(value.data) not in (flag.choices or ()) and value.text not in (flag.choices or ()):
-        related = [Related(port.key_span, f"'{port.name}' is declared here")] if port is not None else []
-        yield _not_a_choice(value.span, value.text, flag, related)
 
 
 def _not_a_choice(span: Span, text: str, flag: Flag, related: list[Related]) -> Diagnostic:
@@ -307,13 +364,7 @@ print(parser.parse_args())
 )
 
 
-@check("command")
-def _flag_value(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
-    for called, flags in calls_with_flags(command, context):
-        yield from _wrong_values(called, flags)
-
-
-def _wrong_values(called: CalledScript, flags: ScriptFlags) -> Iterator[Diagnostic]:
+def _wrong_words(called: CalledScript, flags: ScriptFlags) -> Iterator[Diagnostic]:
     words = called.call.arguments
     for word, follower in zip_longest(words, words[1:]):
         flag = flags.flags.get(word.text)
@@ -333,9 +384,8 @@ def _wrong_values(called: CalledScript, flags: ScriptFlags) -> Iterator[Diagnost
             message = f"{word.text} is `type=bool`, which makes any text true, 'False' too"
             hint = "Let the script compare the text, or use a switch (`store_true`)."
             yield FLAG_VALUE.at(called.span(follower), message, hint, [declared(flag)], severity="warning")
-        elif follower is not None and _is_plain_word(follower) and not _is_number(follower.text, flag.number):
-            expected = "a whole number" if flag.number == "int" else "a number"
-            message = f"{word.text} takes {expected}, not '{follower.text}'"
+        elif follower is not None and _is_plain_word(follower) and not _suits(follower.text, flag):
+            message = f"{word.text} takes {_NUMBERS[flag.number]}, not '{follower.text}'"
             yield FLAG_VALUE.at(called.span(follower), message, "", [declared(flag)])
 
 
@@ -351,121 +401,15 @@ def _arguments_of_steps(file: LintedFile, context: LintContext) -> Iterator[Diag
     for called, flags in with_sub_command(readable_calls(calls, context)):
         yield from _unknown_flags(called, flags)
         yield from _missing_flags(called, flags, "the step")
-        yield from _wrong_choices(called, flags)
-        yield from _wrong_values(called, flags)
+        yield from _wrong_words(called, flags)
+        yield from _values_of_words_and_ports(called, flags)
 
 
-@check("command")
-def _numbers_of_ports(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
-    """What an input is by default, or what its choices are, for a flag that takes a number."""
-    for called, flag, port in _numbers_from_inputs(command, context):
-        for value in [port.default] if port.default is not None else port.choices or ():
-            yield from _number_or_not(value, flag, port)
-        if not port.is_parameter and port.type:
-            expected = "a whole number" if flag.number == "int" else "a number"
-            message = f"{called.name} takes {expected} as {flag.names[0]}, and the input '{port.name}' is data"
-            yield FLAG_VALUE.at(port.key_span, message, "Give the input the type integer or number.", [declared(flag)])
-
-
-@check("pipeline")
-def _numbers_of_jobs(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
-    """What jobs set their components' inputs to, for a flag that takes a number."""
-    for job in pipeline.model.jobs.values():
-        component = job.component
-        command = context.command_of(component) if isinstance(component, Component) else None
-        if command is None or job.has_own_command:
-            continue
-        for _, flag, port in _numbers_from_inputs(command, context):
-            given = job.inputs.get(port.name)
-            if given is not None:
-                yield from _number_or_not(given, flag, port)
-
-
-@check("command")
-def _numbers_of_searches(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
-    """Distributions of fractions for a flag or an input that takes a whole number."""
-    for holder in sweeps_of(command, context):
-        drawn = {
-            name: entry.value.entries["type"].value
-            for name, entry in holder.entries_of("search_space").items()
-            if entry.value.is_mapping and draws_fractions(entry.value)
-        }
-        hint = "Use randint, choice, or quniform with q: 1."
-        for called, flag, name in _flags_from(command, context, ("inputs", "search_space")):
-            kind = drawn.pop(name, None) if flag.number == "int" else None
-            if kind is not None:
-                message = f"{called.name} takes a whole number as {flag.names[0]}, and {kind.text} draws fractions"
-                yield FLAG_VALUE.at(kind.span, message, hint, [declared(flag)])
-        for name, kind in drawn.items():
-            port = command.component.inputs.get(name) if command.is_component else None
-            if port is not None and port.type == "integer":
-                message = f"'{name}' is of type integer, and {kind.text} draws fractions"
-                related = [Related(port.key_span, f"'{name}' is declared here")]
-                yield WRONG_LITERAL.at(kind.span, message, hint, related)
-
-
-@check("command")
-def _choices_of_searches(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
-    """Values of a search space that the script's `choices` do not contain."""
-    for holder in sweeps_of(command, context):
-        space = holder.entries_of("search_space")
-        for called, flags in calls_with_flags(command, context):
-            for flag, value in _values(called, flags):
-                binding = only_binding(value.text)
-                name = ".".join(binding.path[1:]) if binding is not None and binding.path[0] == "search_space" else ""
-                values = space[name].value.get("values") if name in space and space[name].value.is_mapping else None
-                for item in values.items if values is not None else ():
-                    yield from _compare(item.value, flag, None)
-        for called, flag, name in _flags_from(command, context, ("search_space",)):
-            values = space[name].value.get("values") if name in space and space[name].value.is_mapping else None
-            for item in values.items if values is not None else ():
-                if (
-                    type(item.data) in (float, str)
-                    and "${{" not in item.text
-                    and not _is_number(item.text, flag.number)
-                ):
-                    expected = "a whole number" if flag.number == "int" else "a number"
-                    message = f"{called.name} takes {expected} as {flag.names[0]}, not '{item.text}'"
-                    yield FLAG_VALUE.at(item.span, message, "", [declared(flag)])
-
-
-def _numbers_from_inputs(command: ParsedCommand, context: LintContext) -> Iterator[tuple[CalledScript, Flag, Port]]:
-    """The flags that take a number and get it from an input."""
-    for called, flag, name in _flags_from(command, context, ("inputs",)):
-        port = command.component.inputs.get(name)
-        if port is not None:
-            yield called, flag, port
-
-
-def _flags_from(
-    command: ParsedCommand, context: LintContext, scopes: tuple[str, ...]
-) -> Iterator[tuple[CalledScript, Flag, str]]:
-    """The flags that take a number, with the name that a binding in one of the scopes takes it from."""
-    for called, flags in calls_with_flags(command, context):
-        for word, follower in pairwise(called.call.arguments):
-            flag = flags.flags.get(word.text)
-            binding = only_binding(follower.text)
-            if flag is not None and flag.number is not None and binding is not None and binding.path[0] in scopes:
-                yield called, flag, ".".join(binding.path[1:])
-
-
-def _number_or_not(value: Value, flag: Flag, port: Port) -> Iterator[Diagnostic]:
-    # What is not even the port's own type is reported as that.
-    if isinstance(value.data, (dict, list)) or value.data is None or "${{" in value.text or not port.is_parameter:
-        return
-    is_of_port = port.type == "string" or (port.type == "number" and _is_number(value.text, "float"))
-    if is_of_port and not _is_number(value.text, flag.number):
-        expected = "a whole number" if flag.number == "int" else "a number"
-        message = f"the script's {flag.names[0]} takes {expected}, not '{value.text}'"
-        related = [Related(port.key_span, f"'{port.name}' is declared here"), declared(flag)]
-        yield FLAG_VALUE.at(value.span, message, "", related)
-
-
-def _is_number(text: str, kind: str | None) -> bool:
+def _suits(text: str, flag: Flag) -> bool:
     """Whether a text is the kind of number that a flag takes; true if it takes any text."""
     try:
-        if kind is not None:
-            int(text) if kind == "int" else float(text)
+        if flag.number is not None:
+            int(text) if flag.number == "int" else float(text)
     except ValueError:
         return False
     return True
@@ -474,17 +418,3 @@ def _is_number(text: str, kind: str | None) -> bool:
 def _is_plain_word(word: Word) -> bool:
     """The same, and not a binding without its sign, which is reported as that."""
     return is_word(word) and "{" not in word.text
-
-
-def _values(called: CalledScript, flags: ScriptFlags) -> Iterator[tuple[Flag, Word]]:
-    """Each flag with choices that is passed, and its value."""
-    words = called.call.arguments
-    for at, word in enumerate(words):
-        name, equals, value = word.text.partition("=")
-        flag = flags.find(name) if name.startswith("-") else None
-        if flag is None or flag.choices is None:
-            continue
-        if equals:
-            yield flag, Word(value, word.end - len(value), word.end)
-        elif at + 1 < len(words):
-            yield flag, words[at + 1]
