@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from trainyard.lint.checks import LintContext, check
+from trainyard.lint.checks import LintContext, check, known_words
 from trainyard.project_files import names_in
 from trainyard.resources import PACKAGE, STEP_ARCHIVE
 from trainyard.settings.suggestions import close_match, closest, only_close
@@ -19,11 +19,7 @@ from trainyard.spec.shell_words import CalledScript, Word, archive_on_path, simp
 from trainyard.spec.uploads import ignore_file
 
 _SHELLS = frozenset({"bash", "sh", "source", "."})
-# Commands that neither create files nor change the working directory. What pip and conda create lies elsewhere.
-_HARMLESS = frozenset(
-    {"export", "set", "ulimit", "ls", "pwd", "nvidia-smi", "date", "true", ":", "sleep", "which", "df", "free"}
-    | {"echo", "pip", "pip3", "conda", "mamba", "apt-get"}
-)
+_HARMLESS: frozenset[str] = frozenset(known_words("harmless_programs"))
 # The options of pip and conda that name a file, by program; `python -m pip` is pip.
 _FILE_OPTIONS = {
     "pip": ("-r", "--requirement", "-c", "--constraint"),

@@ -231,9 +231,7 @@ def _number(version: str) -> tuple[int, ...]:
 
 # The channels that have a pytorch of their own. Where no GPU is seen, as where Azure ML builds images, theirs is
 # for the CPU.
-_CHANNELS = frozenset(
-    ("conda-forge", "pytorch", "nvidia", "defaults", "anaconda", "bioconda", "huggingface", "microsoft")
-)
+_CHANNELS: frozenset[str] = frozenset(known_words("conda_channels"))
 _SHORT = 4
 _OTHER_CHANNELS = ("defaults", "conda-forge", "anaconda", "main")
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainyard.lint.checks import LintContext, check
+from trainyard.lint.checks import LintContext, check, known_words
 from trainyard.lint.placements import Placement
 from trainyard.lint.rules.vm_sizes import machine_related
 from trainyard.project_files import read_text
@@ -28,17 +28,8 @@ _ARG = re.compile(r"ARG\s+(\w+)=[\"']?([^\s\"']+)", re.IGNORECASE)
 _FROM = re.compile(r"FROM\s+(?:--\S+\s+)*(\S+)(?:\s+AS\s+(\S+))?", re.IGNORECASE)
 _VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}|\$(\w+)")
 _CUDA_OF_IMAGE = re.compile(r"(?:nvidia/cuda:|cuda-?)(\d{2})(?:\.(\d{1,2}))?(?![\d])")
-# The first CUDA that supports a generation of GPUs, and the first that does not any more, from NVIDIA's release notes:
-# Hopper came with 11.8, Blackwell with 12.8; Kepler left with 12.0, Pascal and Volta with 13.0.
-_CUDA_OF_GENERATION: dict[str, tuple[tuple[int, int], tuple[int, int]]] = {
-    "Kepler": ((0, 0), (12, 0)),
-    "Pascal": ((0, 0), (13, 0)),
-    "Volta": ((9, 0), (13, 0)),
-    "Turing": ((10, 0), (99, 0)),
-    "Ampere": ((11, 0), (99, 0)),
-    "Hopper": ((11, 8), (99, 0)),
-    "Blackwell": ((12, 8), (99, 0)),
-}
+# The first CUDA that supports a generation of GPUs, and the first that does not any more.
+_CUDA_OF_GENERATION: dict[str, list[list[int]]] = known_words("cuda_of_generations")
 _ASSIGNED_IN_COMMAND = re.compile(r"\b([A-Z][A-Z0-9_]+)=([^\s;&|]+)")
 
 
@@ -86,7 +77,8 @@ def _against_generation(image: str, sku: Sku) -> str:
     if match is None or bounds is None or sku.gpu_vendor != "NVIDIA":
         return ""
     # Where an image's name has no minor version, it may be any.
-    oldest, newest = ((int(match[1]), int(match[2])),) * 2 if match[2] else ((int(match[1]), 0), (int(match[1]), 99))
+    oldest = [int(match[1]), int(match[2] or 0)]
+    newest = [int(match[1]), int(match[2] or 99)]
     version = f"CUDA {match[1]}" + (f".{match[2]}" if match[2] else "")
     if newest < bounds[0]:
         needed = ".".join(map(str, bounds[0]))

@@ -20,10 +20,7 @@ from trainyard.spec.shell_words import simple_commands
 
 _REGISTRIES = frozenset(("mcr.microsoft.com", "docker.io", "nvcr.io", "ghcr.io", "gcr.io", "quay.io", "public.ecr.aws"))
 _INSTRUCTIONS: list[str] = known_words("dockerfile")
-_VERBS = {
-    "pip": ("install", "uninstall", "download", "config", "cache", "list", "freeze", "check", "wheel", "show"),
-    "apt-get": ("install", "update", "upgrade", "dist-upgrade", "remove", "purge", "autoremove", "clean", "autoclean"),
-}
+_VERBS: dict[str, list[str]] = known_words("package_managers")
 _MAKES_FILES = re.compile(r"\b(?:git|curl|wget|tee|cp|mv|cat|tar|unzip|pip-compile|poetry|uv)\b|>")
 _PLAIN_NAME = re.compile(r"(?:\./)?[\w-][\w./-]*")
 _INSTRUCTION = re.compile(r"([A-Za-z]+)(?=\s|$)")

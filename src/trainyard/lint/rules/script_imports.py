@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from trainyard.catalogue.python_packages import known_module, modules_of, package_of
-from trainyard.lint.checks import LintContext, LintedFile, check
+from trainyard.lint.checks import LintContext, LintedFile, check, known_words
 from trainyard.lint.rules.conda_files import conda_of, packages_of
 from trainyard.lint.script_calls import script_steps
 from trainyard.lint.scripts.syntax import Syntax, line_of, parse, syntax_error
@@ -30,10 +30,7 @@ _FINDS_MODULES = re.compile(r"PYTHONPATH|sys\.path|pip3? install|setup\.py|\bcd 
 _REGISTERED = re.compile(r"azureml:([^:@/]+)(?::([^:@/]+)|@latest)")
 _LEVELS_UP = 2
 # A folder beside the code with the name of a package that is installed is not what is imported.
-_INSTALLED = frozenset(
-    {"torch", "numpy", "pandas", "datasets", "transformers", "tensorflow", "sklearn", "mlflow", "azureml", "azure"}
-    | {"evaluate", "accelerate", "deepspeed", "lightning", "keras", "scipy", "pytest", "tests", "wandb", "nltk"}
-)
+_INSTALLED: frozenset[str] = frozenset(known_words("packages_often_installed"))
 
 
 MODULE_OUTSIDE_CODE = Rule("AML508", "module-outside-code", "warning").explained(
