@@ -19,7 +19,7 @@ from trainyard.spec.diagnostic import Diagnostic, Span
 from trainyard.spec.documents import Document, Node, Value
 from trainyard.spec.file_kinds import Kind
 from trainyard.spec.model import Component, Job, Pipeline, PipelineComponent, Sweep, code_of
-from trainyard.spec.parsed import Parsed, ParsedCommand, ParsedPipeline, Reading
+from trainyard.spec.parsed import Parsed, ParsedCommand, ParsedPipeline
 from trainyard.spec.resolution import Resolution
 from trainyard.spec.shell_words import CalledScript, called_scripts
 from trainyard.spec.uploads import Upload, doubtful_uploads, ignore_rule
@@ -154,6 +154,13 @@ class LintContext:
         command = self._command_by_component.get(id(component))
         return command if command is not None and command.command is not None else None
 
+    def commands_of(self, pipeline: ParsedPipeline) -> Iterator[tuple[Job, ParsedCommand]]:
+        """The jobs of a pipeline that run a component, each with the component's command."""
+        for job in pipeline.model.jobs.values():
+            command = self.command_of(job.component) if isinstance(job.component, Component) else None
+            if command is not None and not job.has_own_command:
+                yield job, command
+
     @cached_property
     def _command_by_component(self) -> dict[int, ParsedCommand]:
         return {id(command.component): command for command in self.parsed.commands}
@@ -208,18 +215,6 @@ class LintContext:
         if self._latest_resolution is None or self._latest_resolution[0] is not pipeline:
             self._latest_resolution = pipeline, Resolution(pipeline, store=self.computes.store)
         return self._latest_resolution[1]
-
-    def job_node(self, job: Job) -> tuple[Node, Reading]:
-        """The YAML of a job of the model, and the reading of its file."""
-        return self._node_by_job[id(job)]
-
-    @cached_property
-    def _node_by_job(self) -> dict[int, tuple[Node, Reading]]:
-        return {
-            id(job): (job.node, parsed.reading)
-            for parsed in self.parsed.pipelines
-            for job in parsed.model.jobs.values()
-        }
 
     def pipeline_in(self, file: Path) -> ParsedPipeline | None:
         """The pipeline component in a file, as far as it was read."""

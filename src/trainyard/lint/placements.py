@@ -13,7 +13,7 @@ from trainyard.spec.diagnostic import Span
 from trainyard.spec.documents import Node, Value
 from trainyard.spec.literals import whole_number
 from trainyard.spec.model import Component, Distribution, Resources
-from trainyard.spec.parsed import ParsedCommand, ParsedPipeline, Reading
+from trainyard.spec.parsed import ParsedCommand, ParsedPipeline
 from trainyard.spec.resolution import JobUse, resolve_component
 from trainyard.spec.resolved import DataPath, Known, Resolved
 
@@ -31,7 +31,6 @@ class Placement:
     """The job, or the component where there is none."""
     inputs: Mapping[str, Value]
     """What the job sets, as written."""
-    reading: Reading
     context: LintContext
     is_component: bool = False
 
@@ -115,17 +114,15 @@ def placements_of_pipeline(seen: ParsedPipeline, context: LintContext) -> Iterat
     if context.is_used(seen.model):
         return
     for use in context.resolution_of(seen.model).jobs.values():
-        if not isinstance(use.job.component, Component):
-            continue
-        node, reading = context.job_node(use.job)
-        yield Placement(use, use.job.key_span, node, use.job.inputs, reading, context)
+        if isinstance(use.job.component, Component):
+            yield Placement(use, use.job.key_span, use.job.node, use.job.inputs, context)
 
 
 def placement_of_command(seen: ParsedCommand, context: LintContext) -> Placement:
     """The placement of a component by itself, or of a standalone command job."""
     use = resolve_component(seen.component, seen.node, context.computes.store)
     head = next(iter(seen.node.entries.values())).key.span if seen.node.entries else seen.node.span
-    return Placement(use, head, seen.node, {}, seen.reading, context, seen.is_component)
+    return Placement(use, head, seen.node, {}, context, seen.is_component)
 
 
 def _count(resolved: Resolved) -> int | None:

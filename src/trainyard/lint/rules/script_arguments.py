@@ -24,7 +24,7 @@ from trainyard.spec.diagnostic import Diagnostic, Related, Span
 from trainyard.spec.documents import Value
 from trainyard.spec.expressions import only_binding
 from trainyard.spec.literals import WRONG_LITERAL
-from trainyard.spec.model import Component, Port
+from trainyard.spec.model import Port
 from trainyard.spec.parsed import ParsedCommand, ParsedPipeline
 from trainyard.spec.rule import Rule
 from trainyard.spec.shell_words import CalledScript, Word, simple_commands
@@ -224,15 +224,13 @@ def _values_of_words_and_ports(called: CalledScript, flags: ScriptFlags) -> Iter
 @check("pipeline")
 def _values_of_jobs(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
     """What jobs set their components' inputs to."""
-    for job in pipeline.model.jobs.values():
-        component = job.component
-        command = context.command_of(component) if isinstance(component, Component) else None
-        if not isinstance(component, Component) or command is None or job.has_own_command or component.code is None:
+    for job, command in context.commands_of(pipeline):
+        if command.component.code is None:
             continue
         for called, flags in calls_with_flags(command, context):
             for flag, word in _passed(called, flags):
                 name = _bound_name(word, "inputs")
-                given, port = job.inputs.get(name), component.inputs.get(name)
+                given, port = job.inputs.get(name), command.component.inputs.get(name)
                 if given is not None and port is not None and port.choices is None:
                     yield from _judged(given, flag, port)
 

@@ -14,7 +14,7 @@ from trainyard.settings.suggestions import only_close, slips
 from trainyard.spec.diagnostic import Diagnostic, Related, Span
 from trainyard.spec.documents import Node
 from trainyard.spec.expressions import only_binding
-from trainyard.spec.model import Component, Port
+from trainyard.spec.model import Port
 from trainyard.spec.parsed import ParsedCommand, ParsedPipeline
 from trainyard.spec.rule import Rule
 from trainyard.spec.shell_words import CalledScript
@@ -93,11 +93,8 @@ def _direct_read_as_path(command: ParsedCommand, context: LintContext) -> Iterat
 @check("pipeline")
 def _direct_in_jobs(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
     """What jobs pass to their components with `mode: direct`."""
-    for job in pipeline.model.jobs.values():
-        component = job.component
-        command = context.command_of(component) if isinstance(component, Component) else None
-        if command is not None and not job.has_own_command:
-            yield from _opened_with_direct(command, job.node, context)
+    for job, command in context.commands_of(pipeline):
+        yield from _opened_with_direct(command, job.node, context)
 
 
 def _opened_with_direct(command: ParsedCommand, gives_modes: Node, context: LintContext) -> Iterator[Diagnostic]:
