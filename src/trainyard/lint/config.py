@@ -87,13 +87,13 @@ def settings_for(paths: Sequence[Path], rules: Mapping[str, Rule]) -> LintSettin
     Raise WrongSettings if they are invalid.
     """
     found = _nearest(paths)
-    return _Reader(found[0], rules).read(found[1]) if found is not None else LintSettings()
+    return _settings(*found, rules) if found is not None else LintSettings()
 
 
 def computes_for(paths: Sequence[Path]) -> Mapping[str, str]:
     """The VM sizes of clusters, by name, in the settings that `settings_for` finds."""
     found = _nearest(paths)
-    return _Reader(found[0], {}).computes(found[1]) if found is not None else {}
+    return _pairs(*found, "computes") if found is not None else {}
 
 
 def _nearest(paths: Sequence[Path]) -> tuple[Path, dict[str, Any]] | None:
@@ -166,65 +166,39 @@ def _named(file: Path) -> str:
         return str(file)
 
 
-class _Reader:
-    """Reads one table, key by key."""
+def _settings(file: Path, table: Mapping[str, Any], rules: Mapping[str, Rule]) -> LintSettings:
+    for key in table:
+        if key not in _KEYS:
+            raise _wrong(file, f"unknown key '{key}'", close_match(key, _KEYS) or f"Known keys: {', '.join(_KEYS)}.")
+    severity, exclude = _pairs(file, table, "severity"), table.get("exclude", [])
+    for rule, word in severity.items():
+        if rule not in rules:
+            raise _wrong(file, f"severity: unknown rule '{rule}'", suggest_rule(rule, rules))
+        if word not in SEVERITIES:
+            expected = f"{', '.join(SEVERITIES[:-1])} or {SEVERITIES[-1]}"
+            raise _wrong(file, f"severity: '{rule}' must be {expected}, not '{word}'", close_match(word, SEVERITIES))
+    if not isinstance(exclude, list) or not all(isinstance(pattern, str) for pattern in exclude):
+        message = f"'exclude' must be a list of patterns, not {exclude!r}"
+        raise _wrong(file, message, 'Write `exclude = ["examples/**"]`.')
+    baseline, pedantic = table.get("baseline"), table.get("pedantic", False)
+    if baseline is not None and (not isinstance(baseline, str) or not baseline):
+        raise _wrong(file, f"'baseline' must be the name of a file, not {baseline!r}")
+    if not isinstance(pedantic, bool):
+        raise _wrong(file, f"'pedantic' must be true or false, not {pedantic!r}")
+    known = file.parent / baseline if baseline is not None else None
+    return LintSettings(file, severity, tuple(exclude), _pairs(file, table, "computes"), known, pedantic)
 
-    def __init__(self, file: Path, rules: Mapping[str, Rule]) -> None:
-        self._file = file
-        self._rules = rules
 
-    def read(self, table: Mapping[str, Any]) -> LintSettings:
-        """Return the settings in the table."""
-        for key in table:
-            if key not in _KEYS:
-                self._refuse(f"unknown key '{key}'", close_match(key, _KEYS) or f"Known keys: {', '.join(_KEYS)}.")
-        baseline = table.get("baseline")
-        if baseline is not None and (not isinstance(baseline, str) or not baseline):
-            self._refuse(f"'baseline' must be the name of a file, not {baseline!r}")
-        return LintSettings(
-            self._file,
-            self._severities(table.get("severity", {})),
-            self._patterns(table.get("exclude", [])),
-            self.computes(table),
-            self._file.parent / baseline if baseline is not None else None,
-            self._boolean("pedantic", table.get("pedantic", False)),
-        )
+def _pairs(file: Path, table: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """The names and values of a table, each a string."""
+    pairs = table.get(key, {})
+    if not isinstance(pairs, dict):
+        raise _wrong(file, f"'{key}' must be a table of names and values, not {pairs!r}")
+    for name, value in pairs.items():
+        if not isinstance(value, str):
+            raise _wrong(file, f"{key}: '{name}' must be a string, not {value!r}")
+    return pairs
 
-    def _boolean(self, key: str, value: Any) -> bool:
-        if not isinstance(value, bool):
-            self._refuse(f"'{key}' must be true or false, not {value!r}")
-        return bool(value)
 
-    def computes(self, table: Mapping[str, Any]) -> dict[str, str]:
-        """The VM sizes of clusters, by name."""
-        return self._pairs("computes", table.get("computes", {}))
-
-    def _severities(self, table: Any) -> Mapping[str, Severity | Literal["off"]]:
-        for rule, severity in self._pairs("severity", table).items():
-            if rule not in self._rules:
-                self._refuse(f"severity: unknown rule '{rule}'", suggest_rule(rule, self._rules))
-            if severity not in SEVERITIES:
-                hint = close_match(severity, SEVERITIES)
-                self._refuse(
-                    f"severity: '{rule}' must be {', '.join(SEVERITIES[:-1])} or {SEVERITIES[-1]}, not '{severity}'",
-                    hint,
-                )
-        return dict(table)
-
-    def _patterns(self, patterns: Any) -> tuple[str, ...]:
-        if not isinstance(patterns, list) or not all(isinstance(pattern, str) for pattern in patterns):
-            self._refuse(
-                f"'exclude' must be a list of patterns, not {patterns!r}", 'Write `exclude = ["examples/**"]`.'
-            )
-        return tuple(patterns)
-
-    def _pairs(self, key: str, table: Any) -> dict[str, str]:
-        if not isinstance(table, dict):
-            self._refuse(f"'{key}' must be a table of names and values, not {table!r}")
-        for name, value in table.items():
-            if not isinstance(value, str):
-                self._refuse(f"{key}: '{name}' must be a string, not {value!r}")
-        return dict(table)
-
-    def _refuse(self, message: str, hint: str = "") -> Any:
-        raise WrongSettings(f"{_named(self._file)}: {message}. {hint}".rstrip().replace("..", "."))
+def _wrong(file: Path, message: str, hint: str = "") -> WrongSettings:
+    return WrongSettings(f"{_named(file)}: {message}. {hint}".rstrip().replace("..", "."))

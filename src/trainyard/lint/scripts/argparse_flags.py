@@ -69,15 +69,10 @@ def _parser_of_each_name(syntax: Syntax) -> dict[str, str] | None:
     methods = [call.func.attr for call in syntax.calls if isinstance(call.func, ast.Attribute)]
     if "add_subparsers" not in methods:
         return {}
-    made: dict[str, list[ast.Call]] = {}
-    for node in syntax.of(ast.Assign):
-        if isinstance(node.value, ast.Call):
-            for target in node.targets:
-                if isinstance(target, ast.Name):
-                    made.setdefault(target.id, []).append(node.value)
     owners: dict[str, str] = {}
     read = 0
-    for name, values in made.items():
+    for name, assigned in syntax.assigned.items():
+        values = [value for value in assigned if isinstance(value, ast.Call)]
         kinds = [_maker_name(value) for value in values]
         if not any(kind in _PARSER_MAKERS for kind in kinds):
             continue
@@ -131,11 +126,9 @@ def _argparse_flag(call: ast.Call, syntax: Syntax, file: Path) -> Flag | None:
 def _parser_leaves_the_file(syntax: Syntax) -> bool:
     """Return whether the parser, or a group of it, is passed to a function from another module."""
     parsers = {
-        target.id
-        for node in syntax.of(ast.Assign)
-        if isinstance(node.value, ast.Call)
-        for target in node.targets
-        if isinstance(target, ast.Name) and _makes_parser(node.value)
+        name
+        for name, values in syntax.assigned.items()
+        if any(isinstance(value, ast.Call) and _maker_name(value) in _PARSER_MAKERS for value in values)
     }
     own = {function.name for function in syntax.functions} | {each.name for each in syntax.of(ast.AsyncFunctionDef)}
     for call in syntax.calls:
@@ -145,10 +138,6 @@ def _parser_leaves_the_file(syntax: Syntax) -> bool:
         ):
             return True
     return False
-
-
-def _makes_parser(call: ast.Call) -> bool:
-    return _maker_name(call) in _PARSER_MAKERS
 
 
 def _maker_name(call: ast.Call) -> str:

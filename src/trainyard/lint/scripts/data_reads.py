@@ -167,16 +167,10 @@ class _Uses:
                 yield Read("file", f".{method}()", self._file, call.lineno)
 
 
-def _only_values(syntax: Syntax) -> dict[str, ast.expr | None]:
-    """The value of each variable that is assigned once, None for a loop's."""
-    assigned: dict[str, list[ast.expr | None]] = {}
-    for node in syntax.of(ast.Assign):
-        for target in node.targets:
-            if isinstance(target, ast.Name):
-                assigned.setdefault(target.id, []).append(node.value)
+def _only_values(syntax: Syntax) -> dict[str, ast.expr]:
+    """The value of each variable that is assigned once, and is no loop's nor a parameter."""
     targets = [*(loop.target for loop in syntax.of(ast.For)), *(each.target for each in syntax.of(ast.comprehension))]
-    for name in (node for target in targets for node in walk(target)):
-        if isinstance(name, ast.Name):
-            assigned.setdefault(name.id, []).append(None)
+    of_loops = {name.id for target in targets for name in walk(target) if isinstance(name, ast.Name)}
     parameters = {node.arg for node in syntax.of(ast.arg)}
-    return {name: values[0] for name, values in assigned.items() if len(values) == 1 and name not in parameters}
+    once = {name: values[0] for name, values in syntax.assigned.items() if len(values) == 1}
+    return {name: value for name, value in once.items() if name not in parameters | of_loops}

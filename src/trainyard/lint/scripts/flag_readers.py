@@ -165,15 +165,11 @@ def _from_typer(syntax: Syntax, file: Path, root: Path) -> Found:
         for node in syntax.calls
         if dotted(node.func, imported) == "typer.run" and node.args and isinstance(node.args[0], ast.Name)
     ]
-    apps = {
-        target.id
-        for node in syntax.body
-        if isinstance(node, ast.Assign)
-        and isinstance(node.value, ast.Call)
-        and dotted(node.value.func, imported) == "typer.Typer"
-        for target in node.targets
-        if isinstance(target, ast.Name)
-    }
+    apps = [
+        name
+        for name, values in syntax.assigned.items()
+        if any(isinstance(value, ast.Call) and dotted(value.func, imported) == "typer.Typer" for value in values)
+    ]
     commands = [
         function.name
         for function in syntax.functions

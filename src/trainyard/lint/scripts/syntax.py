@@ -52,6 +52,16 @@ class Syntax:
         return self.of(ast.FunctionDef)
 
     @cached_property
+    def assigned(self) -> Mapping[str, list[ast.expr]]:
+        """The values that each variable is assigned, anywhere in the script."""
+        found: dict[str, list[ast.expr]] = {}
+        for node in self.of(ast.Assign):
+            for target in node.targets:
+                if isinstance(target, ast.Name):
+                    found.setdefault(target.id, []).append(node.value)
+        return found
+
+    @cached_property
     def imported(self) -> Mapping[str, str]:
         """The dotted paths of everything that is imported, by local name."""
         names: dict[str, str] = {}
