@@ -117,7 +117,6 @@ def test_the_settings_name_no_baseline_elsewhere(trainyard: CommandLine, project
 WRITERS = {
     "cli/plan_difference.py": "a revision is laid out in a temporary folder of its own",
     "cli/rendering_difference.py": "a rendering is written into a temporary folder of its own",
-    "lint/divided_work.py": "a pipe to a process of its own",
     "project_files.py": "the one function",
     "report/comparison.py": "the page that --out names",
     "report/run_report.py": "the page in the folder of a run, whose record is checked",
