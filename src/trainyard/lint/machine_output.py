@@ -10,18 +10,19 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from trainyard import __version__
+from trainyard.lint.explanation import as_page
 from trainyard.lint.fingerprints import Fingerprints
 from trainyard.lint.fixes import written_as
 from trainyard.lint.rules import RULES
 from trainyard.lint.text_output import Sources, file_name, relative_name
 from trainyard.spec.diagnostic import Diagnostic, Severity, Span
-from trainyard.spec.rule import Example, Rule
+from trainyard.spec.rule import Rule
 
 _COMMAND: dict[Severity, str] = {"error": "error", "warning": "warning", "info": "notice"}
 
@@ -127,25 +128,14 @@ def as_sarif(
 
 
 def _rule(rule: Rule) -> dict[str, Any]:
-    help_text = f"{rule.summary}\n\n{rule.why}"
     return {
         "id": rule.id,
         "name": rule.name,
         "shortDescription": {"text": rule.summary},
         "fullDescription": {"text": rule.why},
-        "help": {"text": help_text, "markdown": help_text + _example(rule.example)},
+        "help": {"text": f"{rule.summary}\n\n{rule.why}", "markdown": as_page(rule)},
         "defaultConfiguration": {"level": _LEVEL[rule.severity]},
     }
-
-
-def _example(example: Example | None) -> str:
-    if example is None:
-        return ""
-    return f"\n\nWrong:\n{_files(example.wrong)}\n\nRight:\n{_files(example.right)}"
-
-
-def _files(files: Mapping[str, str]) -> str:
-    return "\n".join(f"\n`{name}`\n\n```yaml\n{text.rstrip()}\n```" for name, text in files.items())
 
 
 def _result(diagnostic: Diagnostic, rule_index: int, fingerprint: str, places: _Places) -> dict[str, Any]:

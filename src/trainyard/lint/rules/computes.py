@@ -203,8 +203,7 @@ def _no_compute(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
 
 def _without_compute(job: Node, file: Path, context: LintContext, depth: int) -> Node | None:
     """A job without a compute: this one, or one inside the pipeline component that it runs; None if there is none."""
-    type_node, compute = job.get("type"), job.get("compute")
-    kind = type_node.text.lower() if type_node is not None else "command"
+    kind, compute = job.word("type") or "command", job.get("compute")
     if kind in _NEED_A_COMPUTE:
         return job if compute is None or compute.data is None else None
     body = job.get("component") if kind == "pipeline" and depth < _DEEPEST_PIPELINE else None

@@ -129,7 +129,7 @@ def _has_typo_of(key: str, holder: Node | None) -> bool:
 
 def _batch(root: Node) -> Iterator[Diagnostic]:
     kind = root.get("type")
-    word = kind.text.lower() if kind is not None else "model"
+    word = root.word("type") or "model"
     needed, others = ("component", ("job_definition",)) if word == "pipeline" else ("model", ("component",))
     if not root.entries.keys() & {needed, *others} and not _has_typo_of(needed, root):
         message = f"a deployment of a {word} has a '{needed}', and this has none"
@@ -138,11 +138,8 @@ def _batch(root: Node) -> Iterator[Diagnostic]:
     if word == "model" and count is not None and root.get("resources") is not None:
         message = "the machines are counted here and in 'resources'; Azure ML's client refuses both"
         yield DEPLOYMENT_CONTRADICTION.at(count.span, message, "Keep `resources: {instance_count: …}`.")
-    for settings in (root, root.get("settings")):
-        if settings is None or not settings.is_mapping:
-            continue
-        action, name = settings.get("output_action"), settings.get("output_file_name")
-        if action is not None and name is not None and action.text.lower() == "summary_only":
+    for settings in filter(None, (root, root.get("settings"))):
+        if settings.word("output_action") == "summary_only" and settings.get("output_file_name") is not None:
             message = "with `output_action: summary_only` no rows are written, and there is an 'output_file_name'"
             yield DEPLOYMENT_CONTRADICTION.at(settings.key_span("output_file_name"), message, "Remove one of the two.")
     if word == "pipeline":
@@ -180,7 +177,6 @@ def _names(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
 def _request_time(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
     """A time limit of requests that is meant in seconds, or longer than any."""
     limit = file.root.find("request_settings", "request_timeout_ms")
-    kind = file.root.get("type")
     milliseconds = whole_number(limit.data) if limit is not None else None
     if file.kind != "online_deployment" or limit is None or milliseconds is None:
         return
@@ -188,7 +184,7 @@ def _request_time(file: LintedFile, context: LintContext) -> Iterator[Diagnostic
         message = f"a request is given up after {milliseconds} milliseconds"
         hint = f"Write {milliseconds * 1000}, if these are seconds."
         yield OUT_OF_BOUNDS.at(limit.span, message, hint, severity="warning")
-    elif milliseconds > _LONGEST_REQUEST_MS and (kind is None or kind.text.lower() != "kubernetes"):
+    elif milliseconds > _LONGEST_REQUEST_MS and file.root.word("type") != "kubernetes":
         message = f"a request takes at most {_LONGEST_REQUEST_MS} milliseconds on managed machines, not {milliseconds}"
         yield OUT_OF_BOUNDS.at(limit.span, message, f"Write {_LONGEST_REQUEST_MS} or less.", severity="warning")
 

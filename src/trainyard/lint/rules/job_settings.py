@@ -151,10 +151,10 @@ def _private_feature(pipeline: ParsedPipeline, context: LintContext) -> Iterator
     if _is_switched_on():
         return
     for job in pipeline.model.jobs.values():
-        kind = job.node.get("type")
-        if kind is not None and kind.text.lower() in _PRIVATE_NODES:
-            message = f"jobs of the type {kind.text.lower()} are a private feature of Azure ML's client"
-            yield PRIVATE_FEATURE.at(kind.span, message, _HINT)
+        kind = job.node.word("type")
+        if kind in _PRIVATE_NODES:
+            message = f"jobs of the type {kind} are a private feature of Azure ML's client"
+            yield PRIVATE_FEATURE.at(job.node.entries["type"].value.span, message, _HINT)
 
 
 @check("file")

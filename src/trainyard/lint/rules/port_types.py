@@ -393,8 +393,7 @@ def _modes_of_jobs(pipeline: ParsedPipeline, context: LintContext) -> Iterator[D
 
 def _evaluated(port: Node, severity: Severity | None) -> Iterator[Diagnostic]:
     """A mode that evaluates an mltable, of something else."""
-    mode, kind = port.get("mode"), port.get("type")
-    text = mode.text.lower() if mode is not None else ""
+    mode, kind, text = port.get("mode"), port.get("type"), port.word("mode")
     if mode is not None and kind is not None and kind.text.lower() != "mltable" and text.startswith("eval_"):
         right = _WITHOUT_EVAL.get(text, "ro_mount")
         message = f"the mode '{mode.text}' requires an mltable, but this is {kind.text}"

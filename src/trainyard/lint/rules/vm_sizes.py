@@ -182,15 +182,10 @@ def _low_priority(file: LintedFile, context: LintContext) -> Iterator[Diagnostic
 
 
 def _size_of_cluster(file: LintedFile) -> Iterator[Value]:
-    size = file.root.get("size")
-    if file.kind == "compute" and size is not None and size.is_text:
+    size = file.root.find_text({"compute": "size", "online_deployment": "instance_type"}.get(file.kind, ""))
+    # On Kubernetes an instance type is a name of the cluster's own.
+    if size is not None and file.root.word("type") != "kubernetes":
         yield size.value
-    size = file.root.get("instance_type")
-    if file.kind == "online_deployment" and size is not None and size.is_text:
-        kind = file.root.get("type")
-        # On Kubernetes an instance type is a name of the cluster's own.
-        if kind is None or kind.text.lower() != "kubernetes":
-            yield size.value
 
 
 def _several_nodes(placement: Placement) -> Value | None:
