@@ -79,7 +79,7 @@ def test_gpus_are_as_nvidia_smi_prints_them(job_folder: Path, monkeypatch: pytes
     program = job_folder / "bin" / "nvidia-smi"
     program.parent.mkdir()
     lines = ("0, GPU-a, 50, 1024", "1, GPU-b, [N/A], 3", "2, GPU-c, 9, 9")
-    program.write_text("#!/bin/sh\n" + "".join(f'echo "{line}"\n' for line in lines) + "sleep 60\n")
+    program.write_text("#!/bin/sh\n" + "".join(f'echo "{line}"\n' for line in lines))
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(program.parent), prepend=":")
     with running(BUSY) as busy, machine_use_sampled(job_folder, 1, ["0", "1"]) as start:

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-_WATCH_SECONDS = 0.2
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _RECEIVED = " received"
 
@@ -21,42 +20,30 @@ def exit_code_after(reason: str | None) -> int:
 
 
 class Cancellation:
-    """What the runner's threads watch: whether to end their processes, and whether to do so at once."""
+    """What the runner's threads watch: whether to end their processes, and whether to do so `at_once`.
 
-    def __init__(self) -> None:
-        self.reason: str | None = None
-        self.requested = threading.Event()
-        self.at_once = threading.Event()
+    One with a `parent` is requested with it, or when its own time is over.
+    """
+
+    def __init__(self, parent: Cancellation | None = None, limit_seconds: float | None = None) -> None:
+        self.at_once = threading.Event() if parent is None else parent.at_once
+        self._parent = parent
+        self._limit_seconds = float("inf") if limit_seconds is None else limit_seconds
+        self._started = time.monotonic()
+        self._reason: str | None = None
+
+    @property
+    def reason(self) -> str | None:
+        """Why all jobs are to end, each within its grace period; None while they are not. The first is kept."""
+        if self._reason is None and self._parent is not None:
+            self._reason = self._parent.reason
+        if self._reason is None and time.monotonic() - self._started > self._limit_seconds:
+            self._reason = f"its limits.timeout of {self._limit_seconds} s was over"
+        return self._reason
 
     def request(self, reason: str) -> None:
-        """Ask all jobs to end, each within its grace period. The first reason is kept."""
-        if not self.requested.is_set():
-            self.reason = reason
-            self.requested.set()
-
-
-@contextmanager
-def limited(parent: Cancellation, seconds: float | None) -> Iterator[Cancellation]:
-    """Yield a cancellation that is requested when its parent's is, or when the time is over."""
-    child, is_over = Cancellation(), threading.Event()
-    deadline = time.monotonic() + (float("inf") if seconds is None else seconds)
-
-    def watch() -> None:
-        while not is_over.wait(_WATCH_SECONDS):
-            if parent.requested.is_set():
-                child.request(parent.reason or "")
-            elif time.monotonic() > deadline:
-                child.request(f"its limits.timeout of {seconds} s was over")
-            if parent.at_once.is_set():
-                child.at_once.set()
-
-    thread = threading.Thread(target=watch, daemon=True)
-    thread.start()
-    try:
-        yield child
-    finally:
-        is_over.set()
-        thread.join()
+        """Ask all jobs to end."""
+        self._reason = self.reason or reason
 
 
 @contextmanager

@@ -16,7 +16,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
 from pathlib import Path
 
 _MARK = "AZUREML_CR_EXECUTION_WORKING_DIR_PATH"
@@ -47,11 +46,6 @@ def variables_of(pid: int) -> list[bytes]:
             return file.readall().split(b"\0")
     except OSError:
         return []
-
-
-def as_part_of(folder: Path, environment: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment in which a process counts as one beneath `folder`, and ends with those."""
-    return {**environment, _MARK: f"{folder}{os.sep}"}
 
 
 def kill_beneath(folder: Path) -> int:

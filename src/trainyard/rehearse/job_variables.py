@@ -26,12 +26,12 @@ _NO_SUBSCRIPTION = "00000000-0000-0000-0000-000000000000"
 
 @dataclass(frozen=True)
 class Variable:
-    """One variable: when it is set, its value for a rank of an attempt, and the source of this knowledge."""
+    """One variable: its value for a rank of an attempt, the source of this knowledge, and when it is set."""
 
     name: str
-    when: When
     value: Callable[[Attempt, int], object]
     source: str
+    when: When = "every job"
 
 
 DISTRIBUTED_DOCS = "MicrosoftDocs/azure-ai-docs how-to-train-distributed-gpu.md"
@@ -42,56 +42,53 @@ _OF_CLUSTERS = f"{_OBSERVED} (AmlCompute)"
 _MLFLOW = "azureml-mlflow 1.62.0.post6, service_context_loader.py"
 
 VARIABLES: tuple[Variable, ...] = (
-    Variable("AZUREML_RUN_ID", "every job", lambda attempt, rank: attempt.run.run_id, _OBSERVED),
-    Variable("AZUREML_ROOT_RUN_ID", "every job", lambda attempt, rank: attempt.run.root_run_id, _OBSERVED),
+    Variable("AZUREML_RUN_ID", lambda attempt, rank: attempt.run.run_id, _OBSERVED),
+    Variable("AZUREML_ROOT_RUN_ID", lambda attempt, rank: attempt.run.root_run_id, _OBSERVED),
     Variable(
         "AZUREML_EXPERIMENT_ID",
-        "every job",
         lambda attempt, rank: attempt.run.experiment_id,
         f"{_OBSERVED}; DeepSpeed comm.py in_aml()",
     ),
-    Variable("AZUREML_ARM_PROJECT_NAME", "every job", lambda attempt, rank: attempt.run.experiment, _OBSERVED),
-    Variable("AZUREML_ARM_SUBSCRIPTION", "every job", lambda attempt, rank: _NO_SUBSCRIPTION, _OBSERVED),
-    Variable("AZUREML_ARM_RESOURCEGROUP", "every job", lambda attempt, rank: "local", _OBSERVED),
-    Variable("AZUREML_ARM_WORKSPACE_NAME", "every job", lambda attempt, rank: "local", _OBSERVED),
-    Variable("AZUREML_NODE_COUNT", "every job", lambda attempt, rank: attempt.job.counts.nodes, _OBSERVED),
-    Variable("AZUREML_CR_NODE_RANK", "every job", lambda attempt, rank: attempt.node_of(rank), _OBSERVED),
-    Variable("AZUREML_PROCESS_NAME", "every job", lambda attempt, rank: _process_name(attempt, rank), _OBSERVED),
-    Variable("AZUREML_CR_COMPUTE_CONTEXT", "every job", lambda attempt, rank: _machine(attempt, rank), _OBSERVED),
+    Variable("AZUREML_ARM_PROJECT_NAME", lambda attempt, rank: attempt.run.experiment, _OBSERVED),
+    Variable("AZUREML_ARM_SUBSCRIPTION", lambda attempt, rank: _NO_SUBSCRIPTION, _OBSERVED),
+    Variable("AZUREML_ARM_RESOURCEGROUP", lambda attempt, rank: "local", _OBSERVED),
+    Variable("AZUREML_ARM_WORKSPACE_NAME", lambda attempt, rank: "local", _OBSERVED),
+    Variable("AZUREML_NODE_COUNT", lambda attempt, rank: attempt.job.counts.nodes, _OBSERVED),
+    Variable("AZUREML_CR_NODE_RANK", lambda attempt, rank: attempt.node_of(rank), _OBSERVED),
+    Variable("AZUREML_PROCESS_NAME", lambda attempt, rank: _process_name(attempt, rank), _OBSERVED),
+    Variable("AZUREML_CR_COMPUTE_CONTEXT", lambda attempt, rank: _machine(attempt, rank), _OBSERVED),
     Variable(
         "AZUREML_CR_EXECUTION_WORKING_DIR_PATH",
-        "every job",
         lambda attempt, rank: attempt.working_folder(attempt.node_of(rank)),
         _OBSERVED,
     ),
-    Variable("AZUREML_CR_DATA_CAPABILITY_PATH", "every job", lambda attempt, rank: attempt.data_folder, _OBSERVED),
-    Variable("AZ_BATCHAI_JOB_MASTER_NODE_IP", "every job", lambda attempt, rank: NODE_ADDRESS, _OF_CLUSTERS),
-    Variable("AZ_BATCHAI_TASK_INDEX", "every job", lambda attempt, rank: attempt.node_of(rank), _OF_CLUSTERS),
+    Variable("AZUREML_CR_DATA_CAPABILITY_PATH", lambda attempt, rank: attempt.data_folder, _OBSERVED),
+    Variable("AZ_BATCHAI_JOB_MASTER_NODE_IP", lambda attempt, rank: NODE_ADDRESS, _OF_CLUSTERS),
+    Variable("AZ_BATCHAI_TASK_INDEX", lambda attempt, rank: attempt.node_of(rank), _OF_CLUSTERS),
     Variable(
         "AZ_BATCH_IS_CURRENT_NODE_MASTER",
-        "every job",
         lambda attempt, rank: "true" if attempt.node_of(rank) == 0 else "false",
         _OF_CLUSTERS,
     ),
     Variable(
         "AZ_BATCH_HOST_LIST",
-        "several nodes",
         lambda attempt, rank: ",".join([NODE_ADDRESS] * attempt.job.counts.nodes),
         _OF_CLUSTERS,
+        "several nodes",
     ),
-    Variable("MLFLOW_TRACKING_URI", "every job", lambda attempt, rank: attempt.run.tracking_uri, _MLFLOW),
-    Variable("MLFLOW_TRACKING_TOKEN", "every job", lambda attempt, rank: "local", _MLFLOW),
-    Variable("MLFLOW_RUN_ID", "every job", lambda attempt, rank: attempt.run.run_id, _MLFLOW),
-    Variable("MLFLOW_EXPERIMENT_ID", "every job", lambda attempt, rank: attempt.run.experiment_id, _MLFLOW),
-    Variable("MLFLOW_EXPERIMENT_NAME", "every job", lambda attempt, rank: attempt.run.experiment, _MLFLOW),
+    Variable("MLFLOW_TRACKING_URI", lambda attempt, rank: attempt.run.tracking_uri, _MLFLOW),
+    Variable("MLFLOW_TRACKING_TOKEN", lambda attempt, rank: "local", _MLFLOW),
+    Variable("MLFLOW_RUN_ID", lambda attempt, rank: attempt.run.run_id, _MLFLOW),
+    Variable("MLFLOW_EXPERIMENT_ID", lambda attempt, rank: attempt.run.experiment_id, _MLFLOW),
+    Variable("MLFLOW_EXPERIMENT_NAME", lambda attempt, rank: attempt.run.experiment, _MLFLOW),
     # MLflow 3 refuses its file store without it; the store is ours, so the permission is too.
-    Variable("MLFLOW_ALLOW_FILE_STORE", "every job", lambda attempt, rank: "true", LOCAL),
+    Variable("MLFLOW_ALLOW_FILE_STORE", lambda attempt, rank: "true", LOCAL),
     # This machine acts as several nodes, or has too few GPUs: a node sees only its own, which may be none.
-    Variable(VISIBLE_DEVICES, "GPUs divided", lambda attempt, rank: ",".join(attempt.gpus_of(rank)), LOCAL),
+    Variable(VISIBLE_DEVICES, lambda attempt, rank: ",".join(attempt.gpus_of(rank)), LOCAL, "GPUs divided"),
     # Without it a killed rank loses its last lines, and the live display has nothing to show.
-    Variable("PYTHONUNBUFFERED", "every job", lambda attempt, rank: "1", LOCAL),
+    Variable("PYTHONUNBUFFERED", lambda attempt, rank: "1", LOCAL),
     # On Azure a job asks 169.254.169.254, an address that nobody here can answer at.
-    Variable("SCHEDULED_EVENTS_URL", "preemption rehearsed", lambda attempt, rank: attempt.events_url, LOCAL),
+    Variable("SCHEDULED_EVENTS_URL", lambda attempt, rank: attempt.events_url, LOCAL, "preemption rehearsed"),
 )
 """Those of every distribution; the others are in `local_distributions.py`."""
 

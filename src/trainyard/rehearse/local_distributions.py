@@ -88,19 +88,19 @@ class PyTorchHere(LocalDistribution):
     """Ranks meet at the address of rank 0."""
 
     variables = (
-        Variable("MASTER_ADDR", "every job", lambda attempt, rank: NODE_ADDRESS, DISTRIBUTED_DOCS),
-        Variable("MASTER_PORT", "every job", lambda attempt, rank: attempt.master_port, CHEATSHEET),
-        Variable("WORLD_SIZE", "every job", lambda attempt, rank: attempt.job.processes, DISTRIBUTED_DOCS),
-        Variable("NODE_RANK", "every job", lambda attempt, rank: attempt.node_of(rank), DISTRIBUTED_DOCS),
-        Variable("RANK", "every job", lambda attempt, rank: rank, DISTRIBUTED_DOCS),
-        Variable("LOCAL_RANK", "every job", lambda attempt, rank: attempt.local_rank(rank), DISTRIBUTED_DOCS),
+        Variable("MASTER_ADDR", lambda attempt, rank: NODE_ADDRESS, DISTRIBUTED_DOCS),
+        Variable("MASTER_PORT", lambda attempt, rank: attempt.master_port, CHEATSHEET),
+        Variable("WORLD_SIZE", lambda attempt, rank: attempt.job.processes, DISTRIBUTED_DOCS),
+        Variable("NODE_RANK", lambda attempt, rank: attempt.node_of(rank), DISTRIBUTED_DOCS),
+        Variable("RANK", lambda attempt, rank: rank, DISTRIBUTED_DOCS),
+        Variable("LOCAL_RANK", lambda attempt, rank: attempt.local_rank(rank), DISTRIBUTED_DOCS),
     )
 
 
 class TensorFlowHere(LocalDistribution):
     """Tasks know each other's addresses; parameter servers are the last ranks."""
 
-    variables = (Variable("TF_CONFIG", "every job", lambda attempt, rank: tf_config(attempt, rank), DISTRIBUTED_DOCS),)
+    variables = (Variable("TF_CONFIG", lambda attempt, rank: tf_config(attempt, rank), DISTRIBUTED_DOCS),)
 
 
 def tf_config(attempt: Attempt, rank: int) -> str:
@@ -122,26 +122,21 @@ class MpiHere(LocalDistribution):
     """
 
     variables = (
-        Variable("OMPI_COMM_WORLD_RANK", "every job", lambda attempt, rank: rank, CHEATSHEET),
-        Variable("OMPI_COMM_WORLD_SIZE", "every job", lambda attempt, rank: attempt.job.processes, CHEATSHEET),
-        Variable("OMPI_COMM_WORLD_LOCAL_RANK", "every job", lambda attempt, rank: attempt.local_rank(rank), CHEATSHEET),
-        Variable(
-            "OMPI_COMM_WORLD_LOCAL_SIZE",
-            "every job",
-            lambda attempt, rank: attempt.job.counts.processes_per_node,
-            CHEATSHEET,
-        ),
+        Variable("OMPI_COMM_WORLD_RANK", lambda attempt, rank: rank, CHEATSHEET),
+        Variable("OMPI_COMM_WORLD_SIZE", lambda attempt, rank: attempt.job.processes, CHEATSHEET),
+        Variable("OMPI_COMM_WORLD_LOCAL_RANK", lambda attempt, rank: attempt.local_rank(rank), CHEATSHEET),
+        Variable("OMPI_COMM_WORLD_LOCAL_SIZE", lambda attempt, rank: attempt.job.counts.processes_per_node, CHEATSHEET),
         Variable(
             "AZ_BATCH_MASTER_NODE",
-            "several nodes",
             lambda attempt, rank: f"{NODE_ADDRESS}:{attempt.master_port}",
             f"{CHEATSHEET}; DeepSpeed comm.py",
+            "several nodes",
         ),
         Variable(
             "AZ_BATCHAI_MPI_MASTER_NODE",
-            "one node",
             lambda attempt, rank: NODE_ADDRESS,
             "DeepSpeed comm.py mpi_discovery()",
+            "one node",
         ),
     )
 
@@ -254,7 +249,7 @@ class RayHere(LocalDistribution):
 
     variables = (
         # Several clusters of Ray may run on this machine, and `ray.init()` takes any of them.
-        Variable("RAY_ADDRESS", "every job", lambda attempt, rank: f"{NODE_ADDRESS}:{attempt.master_port}", LOCAL),
+        Variable("RAY_ADDRESS", lambda attempt, rank: f"{NODE_ADDRESS}:{attempt.master_port}", LOCAL),
     )
 
     def __init__(self, start_seconds: float = 300) -> None:

@@ -17,11 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainyard.rehearse.guardian import as_part_of
 from trainyard.rehearse.machine import available_processors
 from trainyard.settings.run_record import MACHINE_USE_FILE, MACHINE_USE_FORMAT
 
 _LEAST_INTERVAL_SECONDS = 1.0
+_GPU_SECONDS = 5
+"""How long nvidia-smi may take to answer; on a machine with a broken GPU it never does."""
 _SAMPLES_PER_TIME_SPENT = 1000
 """An attempt of t seconds waits t/1000 s for its next sample: a week's has about 7,500 lines."""
 
@@ -48,7 +49,7 @@ def machine_use_sampled(
 
     def start(started: list[int]) -> None:
         file = job_folder / "system_logs" / MACHINE_USE_FILE
-        arguments = (file, attempt, lambda: sessions_of(started), _Gpus(gpus, job_folder), is_over)
+        arguments = (file, attempt, lambda: sessions_of(started), gpus, is_over)
         threads.append(threading.Thread(target=_sample, args=arguments, name="machine use", daemon=True))
         threads[-1].start()
 
@@ -61,7 +62,7 @@ def machine_use_sampled(
 
 
 def _sample(
-    file: Path, attempt: int, sessions: Callable[[], Collection[int]], gpus: _Gpus, is_over: threading.Event
+    file: Path, attempt: int, sessions: Callable[[], Collection[int]], gpus: Sequence[str], is_over: threading.Event
 ) -> None:
     """Write samples until the attempt is over. A disk that is full ends the sampling, not the job."""
     started = before = time.monotonic()
@@ -69,7 +70,7 @@ def _sample(
     header: list[dict[str, Any]] = [
         {"format": MACHINE_USE_FORMAT, "attempt": attempt, "processors": available_processors()}
     ]
-    with gpus, suppress(OSError):
+    with suppress(OSError):
         while not is_over.wait(max(_LEAST_INTERVAL_SECONDS, (before - started) / _SAMPLES_PER_TIME_SPENT)):
             now, using = time.monotonic(), _use_of(sessions())
             if using.memory_bytes == 0:
@@ -80,8 +81,8 @@ def _sample(
                 "processors_busy": round(busy, 3),
                 "memory_bytes": using.memory_bytes,
             }
-            if latest := gpus.latest():
-                line["gpus"] = latest
+            if using_gpus := _use_of_gpus(gpus):
+                line["gpus"] = using_gpus
             with file.open("a", encoding="utf-8") as stream:
                 stream.writelines(f"{json.dumps(sample)}\n" for sample in [*header, line])
             header.clear()
@@ -105,47 +106,20 @@ def _use_of(leaders: Collection[int]) -> _Use:
     return _Use(seconds, memory_bytes)
 
 
-class _Gpus:
-    """The latest use of each GPU, as one nvidia-smi for the whole attempt prints it; nothing where there is none."""
-
-    def __init__(self, gpus: Sequence[str], job_folder: Path) -> None:
-        self._wanted = set(gpus)
-        self._job_folder = job_folder
-        self._process: subprocess.Popen[str] | None = None
-        self._latest: dict[str, dict[str, float]] = {}
-
-    def __enter__(self) -> _Gpus:
-        program = shutil.which("nvidia-smi")
-        if program and self._wanted:
-            query = "--query-gpu=index,uuid,utilization.gpu,memory.used"
-            interval = f"--loop-ms={int(_LEAST_INTERVAL_SECONDS * 1000)}"
-            with suppress(OSError):  # the job does not need it
-                self._process = subprocess.Popen(
-                    [program, query, "--format=csv,noheader,nounits", interval],
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.DEVNULL,
-                    text=True,
-                    env=as_part_of(self._job_folder, os.environ),
-                    start_new_session=True,
-                )
-                threading.Thread(target=self._read, name="nvidia-smi", daemon=True).start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-
-    def latest(self) -> dict[str, dict[str, float]]:
-        """Return `busy` (a share of the time) and `memory_bytes` by GPU."""
-        return dict(self._latest)
-
-    def _read(self) -> None:
-        assert self._process is not None
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
+def _use_of_gpus(wanted: Collection[str]) -> dict[str, dict[str, float]]:
+    """Return `busy` (a share of the time) and `memory_bytes` by GPU; empty where nvidia-smi does not say."""
+    program = shutil.which("nvidia-smi") if wanted else None
+    if program is None:
+        return {}
+    query = [program, "--query-gpu=index,uuid,utilization.gpu,memory.used", "--format=csv,noheader,nounits"]
+    try:
+        said = subprocess.run(query, capture_output=True, text=True, check=False, timeout=_GPU_SECONDS).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return {}  # the job does not need it
+    found: dict[str, dict[str, float]] = {}
+    for line in said.splitlines():
+        with suppress(ValueError):  # a message, or "[N/A]": this kind of GPU does not say
             index, identifier, busy_percent, used_mib = (text.strip() for text in line.split(","))
-            if {index, identifier} & self._wanted:
-                with suppress(ValueError):  # "[N/A]": this kind of GPU does not say
-                    self._latest[index] = {"busy": int(busy_percent) / 100, "memory_bytes": int(used_mib) << 20}
+            if index in wanted or identifier in wanted:
+                found[index] = {"busy": int(busy_percent) / 100, "memory_bytes": int(used_mib) << 20}
+    return found

@@ -183,7 +183,7 @@ class _Watch:
                 self._end(grace_seconds)
                 return
             failures = self._failures(_POLL_SECONDS)
-            if self._cancellation.requested.is_set():
+            if self._cancellation.reason is not None:
                 ended.was_canceled = True
                 self._end(grace_seconds)
             elif time.monotonic() > deadline:
@@ -199,7 +199,7 @@ class _Watch:
                     continue
                 faults.announce()
                 self._end(faults.notice_seconds)
-                ended.was_canceled = self._cancellation.requested.is_set()
+                ended.was_canceled = self._cancellation.reason is not None
 
     def _remaining(self) -> dict[int, Process]:
         return {rank: process for rank, process in self.started.items() if rank not in self.ended.exit_codes}

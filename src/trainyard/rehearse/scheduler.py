@@ -38,6 +38,7 @@ from trainyard.settings.run_record import (
 
 _TICK_SECONDS = 0.2
 _MOST_WARNINGS = 10
+_WITHOUT_RESULT: frozenset[Status] = frozenset({"failed", "canceled", "skipped"})
 _END_STATUSES: dict[Status, EndStatus] = {"completed": "FINISHED", "failed": "FAILED", "canceled": "KILLED"}
 
 
@@ -119,12 +120,10 @@ class Scheduler:
                 self._start(job)
 
     def _reason_to_skip(self, job: LocalJob) -> str | None:
-        if self._context.cancellation.requested.is_set():
+        if self._context.cancellation.reason is not None:
             return self._context.cancellation.reason
-        for name in job.depends_on:
-            if self._record.jobs[name].status in ("failed", "canceled", "skipped"):
-                return f"it reads from {name}, which has no result"
-        return None
+        without = [name for name in job.depends_on if self._record.jobs[name].status in _WITHOUT_RESULT]
+        return f"it reads from {without[0]}, which has no result" if without else None
 
     def _is_ready(self, job: LocalJob) -> bool:
         under_way = sum(self._jobs[name].processes for name in self._threads)
@@ -280,7 +279,7 @@ class Scheduler:
         record = self._record
         statuses = {job.status for job in record.jobs.values()}
         record.status = "failed" if "failed" in statuses else "completed"
-        if record.status != "failed" and self._context.cancellation.requested.is_set():
+        if record.status != "failed" and self._context.cancellation.reason is not None:
             record.status = "canceled"
         failed = [name for name, job in record.jobs.items() if job.status == "failed"]
         record.reason = self._context.cancellation.reason

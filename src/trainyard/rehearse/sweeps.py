@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from trainyard.rehearse.attempts import Attempt, AttemptEnd, lose_what_a_preemption_takes, make_folders
-from trainyard.rehearse.cancellation import Cancellation, limited
+from trainyard.rehearse.cancellation import Cancellation
 from trainyard.rehearse.errors import cannot_write
 from trainyard.rehearse.launcher import launch
 from trainyard.rehearse.machine import available_processors
@@ -33,7 +33,8 @@ def run_sweep(attempt: Attempt, sweep: Sweep, store: TrackingStore, cancellation
     at_once = max(1, min(sweep.max_concurrent_trials, max(2, available_processors()) // attempt.job.processes))
     log = attempt.logs[0]
     log.write_text(f"{len(drawn)} trials, {at_once} at a time, sampling: {sweep.sampling}\n", encoding="utf-8")
-    with limited(cancellation, sweep.timeout_seconds) as limit, ThreadPoolExecutor(at_once) as pool:
+    limit = Cancellation(cancellation, sweep.timeout_seconds)
+    with ThreadPoolExecutor(at_once) as pool:
         futures = [
             pool.submit(_run_trial, attempt, sweep, number, values, store, limit) for number, values in enumerate(drawn)
         ]
@@ -41,7 +42,7 @@ def run_sweep(attempt: Attempt, sweep: Sweep, store: TrackingStore, cancellation
     with log.open("a", encoding="utf-8") as stream:
         stream.writelines(f"{_described(trial, sweep)}\n" for trial in ended)
     processes = ProcessesEnded({trial.number: 0 if trial.reason is None else 1 for trial in ended})
-    processes.was_canceled = cancellation.requested.is_set()
+    processes.was_canceled = cancellation.reason is not None
     if processes.was_canceled:
         return AttemptEnd(processes, cancellation.reason, trials=ended)
     if not ended:
@@ -70,7 +71,7 @@ def _run_trial(
     cancellation: Cancellation,
 ) -> TrialRecord:
     trial = TrialRecord(number, inputs=dict(drawn), folder=f"trials/{number}", metric_name=sweep.primary_metric)
-    if cancellation.requested.is_set():
+    if cancellation.reason is not None:
         trial.status, trial.reason = "failed", cancellation.reason
         return trial
     component = trial_component(attempt.job.component, sweep)

@@ -13,7 +13,6 @@ import importlib.util
 import inspect
 import json
 import multiprocessing
-import operator
 import os
 import re
 import sys
@@ -272,25 +271,9 @@ def write_rows(rows: list[str], append_to: str | None) -> None:
 _READERS = ("read_delimited", "read_parquet", "read_json_lines")
 # Python knows the other encodings by the names that an MLTable has for them.
 _ENCODINGS = {"utf8bom": "utf-8-sig", "iso88591": "iso-8859-1", "windows1252": "cp1252"}
-_OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
-    ast.And: operator.and_,
-    ast.Or: operator.or_,
-    ast.BitAnd: operator.and_,
-    ast.BitOr: operator.or_,
-    ast.Not: operator.invert,
-    ast.Invert: operator.invert,
-    ast.USub: operator.neg,
-    ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-    ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-}
+# What a filter of a table may consist of, besides its columns.
+_CALCULATIONS = (ast.Constant, ast.BoolOp, ast.UnaryOp, ast.BinOp, ast.Compare)
+_OPERATORS = (ast.boolop, ast.unaryop, ast.operator, ast.cmpop)
 
 
 def read_table(files: list[Path], source: Path, transformations: list[dict[str, Any]]) -> Any:
@@ -359,29 +342,24 @@ def _columns_in_path(file: Path, partition_format: str | None) -> dict[str, str]
 def _kept_rows(table: Any, condition: Any) -> Any:
     """Return the rows for which a condition such as `col("age") > 40 and col("sex") == "F"` holds."""
     try:
-        return table[_value(ast.parse(str(condition).strip(), mode="eval").body, table)].reset_index(drop=True)
-    except (SyntaxError, KeyError, TypeError, ValueError) as error:
+        query = _PandasQuery().visit(ast.parse(str(condition).strip(), mode="eval").body)
+        return table.query(ast.unparse(query), engine="python").reset_index(drop=True)
+    except Exception as error:
         raise SystemExit(f"error: the filter {condition!r} of the MLTable cannot be applied: {error!r}") from error
 
 
-def _value(node: ast.AST, table: Any) -> Any:
-    """The value of an expression over the columns of a table; nothing else can be named or called in it."""
-    if isinstance(node, ast.Constant):
-        return node.value
-    if isinstance(node, ast.BoolOp):
-        value = _value(node.values[0], table)
-        for operand in node.values[1:]:
-            value = _OPERATORS[type(node.op)](value, _value(operand, table))
-        return value
-    if isinstance(node, ast.UnaryOp):
-        return _OPERATORS[type(node.op)](_value(node.operand, table))
-    if isinstance(node, ast.BinOp):
-        return _OPERATORS[type(node.op)](_value(node.left, table), _value(node.right, table))
-    if isinstance(node, ast.Compare) and len(node.ops) == 1:
-        return _OPERATORS[type(node.ops[0])](_value(node.left, table), _value(node.comparators[0], table))
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "col":
-        return table[_value(node.args[0], table)]
-    raise ValueError(f"{ast.unparse(node)} is not known here")
+class _PandasQuery(ast.NodeTransformer):
+    """Writes a column as pandas does in a query; nothing else can be named or called."""
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        if ast.unparse(node.func) != "col" or len(node.args) != 1 or not isinstance(node.args[0], ast.Constant):
+            raise ValueError(f"{ast.unparse(node)} is not known here")
+        return ast.Name(f"`{node.args[0].value}`")
+
+    def generic_visit(self, node: ast.AST) -> ast.AST:
+        if not isinstance(node, (*_CALCULATIONS, *_OPERATORS)):
+            raise ValueError(f"{ast.unparse(node)} is not known here")
+        return super().generic_visit(node)
 
 
 def _sample(table: Any, options: dict[str, Any]) -> Any:
