@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from trainyard.printing import last_lines
+from trainyard.rehearse.attempts import log_name
 from trainyard.rehearse.display import Display, TimeLeft, in_words, share_done
-from trainyard.rehearse.logs import WarningLines, last_error, log_name
+from trainyard.rehearse.outcome import WarningLines, last_error
 from trainyard.rehearse.run_options import RunOptions
 from trainyard.rehearse.runner import run_pipeline
 from trainyard.settings.run_record import JobRecord, RunRecord
@@ -259,7 +260,7 @@ def test_the_error_in_a_log(tmp_path: Path, text: str, cause: str | None, lines:
     log = tmp_path / "std_log.txt"
     log.write_text(text)
 
-    error = last_error(log, 15)
+    error = last_error(log, 15, {})
 
     assert (error.cause, error.lines) == (cause, lines)
 
@@ -277,7 +278,7 @@ def test_a_long_traceback_ends_with_its_exception(tmp_path: Path) -> None:
     log = tmp_path / "std_log.txt"
     log.write_text("Traceback (most recent call last):\n" + "  frame\n" * 40 + f"ValueError: {'x' * 300}\n")
 
-    error = last_error(log, 15)
+    error = last_error(log, 15, {})
 
     assert error.cause == f"ValueError: {'x' * 300}"[:199] + "…"
     assert (len(error.lines), error.lines[0]) == (15, "  frame")

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from trainyard.rehearse.command import fill_command, parallel_command, spark_command, write_settings
 from trainyard.rehearse.errors import cannot_write
 from trainyard.rehearse.local_jobs import LocalJob
-from trainyard.rehearse.logs import log_name
 from trainyard.rehearse.machine import AZURE_ML_MASTER_PORT, gpus_of_node
 from trainyard.rehearse.tracking_store import RunIdentity
 from trainyard.settings.files import files_beneath
@@ -29,6 +28,13 @@ if TYPE_CHECKING:
 
 # The folders of a job's working directory that Azure ML keeps.
 _KEPT_FOLDERS = ("outputs", "logs")
+
+
+def log_name(rank: int, processes: int) -> str:
+    """Return Azure ML's name: std_log.txt for one process, else std_log_process_<rank>.txt, padded to equal length."""
+    if processes == 1:
+        return "std_log.txt"
+    return f"std_log_process_{rank:0{len(str(processes))}d}.txt"
 
 
 @dataclass(frozen=True)

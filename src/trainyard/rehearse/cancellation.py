@@ -26,7 +26,7 @@ class Cancellation:
     """
 
     def __init__(self, parent: Cancellation | None = None, limit_seconds: float | None = None) -> None:
-        self.at_once = threading.Event() if parent is None else parent.at_once
+        self.at_once: threading.Event = threading.Event() if parent is None else parent.at_once
         self._parent = parent
         self._limit_seconds = float("inf") if limit_seconds is None else limit_seconds
         self._started = time.monotonic()

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from trainyard.rehearse.errors import UsageError
 from trainyard.rehearse.local_jobs import LocalJob
 from trainyard.rehearse.run_store import ranks_in_words
-from trainyard.rehearse.search_space import trials
+from trainyard.rehearse.sweeps import trials
 from trainyard.settings.suggestions import did_you_mean
 from trainyard.spec.model import Sweep
 
@@ -48,29 +48,22 @@ def faults_of(
     Raise `UsageError` for an option of another form, an unknown job or rank, and a job that cannot be hit.
     """
     found: dict[str, list[Fault]] = {}
-    for text in preempt:
+    options = [("--preempt", text, _PREEMPT_FORM) for text in preempt] + [("--kill", text, _KILL_FORM) for text in kill]
+    for flag, text, form in options:
+        kills, option = flag == "--kill", f"{flag} {text}"
         whom, _, when = text.rpartition("@")
         target, timing = _TARGET.fullmatch(whom), _WHEN.fullmatch(when)
-        if target is None or target["rank"] or timing is None:
-            raise UsageError(f"--preempt {text}: {_PREEMPT_FORM}")
-        hit = _checked(f"--preempt {text}", target, jobs, selected)
-        found.setdefault(hit.job, []).extend(_preemptions(hit, timing))
-    for text in kill:
-        whom, _, when = text.rpartition("@")
-        target, timing = _TARGET.fullmatch(whom), _WHEN.fullmatch(when)
-        if target is None or not target["rank"] or timing is None or timing["count"]:
-            raise UsageError(f"--kill {text}: {_KILL_FORM}")
-        hit = _checked(f"--kill {text}", target, jobs, selected)
-        job, rank, ranks = hit.job, int(target["rank"]), jobs[hit.job].processes
-        if rank >= ranks:
-            raise UsageError(f"--kill {text}: {job!r} has no rank {rank}; {ranks_in_words(ranks)}")
-        found.setdefault(job, []).append(_at(replace(hit, rank=rank), timing))
+        if target is None or timing is None or kills != bool(target["rank"]) or (kills and timing["count"]):
+            raise UsageError(f"{option}: {form}")
+        hit = _checked(option, target, jobs, selected)
+        found.setdefault(hit.job, []).extend(_timed(hit, timing))
     return found
 
 
 def _checked(option: str, target: re.Match[str], jobs: Mapping[str, LocalJob], selected: Collection[str]) -> Fault:
     """What an option names, without the time; raise `UsageError` for what is not there or cannot be hit."""
-    job, trial = target["job"], int(target["trial"]) if target["trial"] else None
+    job = target["job"]
+    trial, rank = (int(target[part]) if target[part] else None for part in ("trial", "rank"))
     if job not in jobs:
         raise UsageError(f"{option}: unknown job {job!r}. {did_you_mean(job, jobs)}")
     if job not in selected:
@@ -84,18 +77,17 @@ def _checked(option: str, target: re.Match[str], jobs: Mapping[str, LocalJob], s
             raise UsageError(f"{option}: {job!r} has no trial {trial}; its trials are 0 to {count - 1}")
     elif trial is not None:
         raise UsageError(f"{option}: {job!r} is not a sweep, and has no trials")
-    return Fault(option, job, trial)
+    if rank is not None and rank >= jobs[job].processes:
+        raise UsageError(f"{option}: {job!r} has no rank {rank}; {ranks_in_words(jobs[job].processes)}")
+    return Fault(option, job, trial, rank)
 
 
-def _at(hit: Fault, timing: re.Match[str]) -> Fault:
-    seconds = float(timing["seconds"]) if timing["seconds"] else None
-    return replace(hit, step=int(timing["step"]) if timing["step"] else None, seconds=seconds)
-
-
-def _preemptions(hit: Fault, timing: re.Match[str]) -> Iterator[Fault]:
-    if not timing["count"]:
-        yield _at(hit, timing)
-        return
-    chance = random.SystemRandom()
-    for share in sorted(chance.uniform(0.05, 0.95) for _ in range(int(timing["count"]))):
-        yield replace(hit, seconds=chance.uniform(*_RANDOM_SECONDS), share=share)
+def _timed(hit: Fault, timing: re.Match[str]) -> Iterator[Fault]:
+    if timing["step"]:
+        yield replace(hit, step=int(timing["step"]))
+    elif timing["seconds"]:
+        yield replace(hit, seconds=float(timing["seconds"]))
+    else:
+        chance = random.SystemRandom()
+        for share in sorted(chance.uniform(0.05, 0.95) for _ in range(int(timing["count"]))):
+            yield replace(hit, seconds=chance.uniform(*_RANDOM_SECONDS), share=share)

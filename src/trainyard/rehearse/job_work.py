@@ -23,7 +23,7 @@ from trainyard.rehearse.guardian import Guardian
 from trainyard.rehearse.launcher import launch
 from trainyard.rehearse.local_data import LocalPath
 from trainyard.rehearse.local_jobs import LocalJob, WrittenValue
-from trainyard.rehearse.logs import WarningLines
+from trainyard.rehearse.outcome import WarningLines
 from trainyard.rehearse.reuse import EarlierResult, JobKey, Reuse, job_key, link_or_copy, link_result
 from trainyard.rehearse.sweeps import run_sweep
 from trainyard.rehearse.tracking_store import EndStatus, RunIdentity, TrackingStore

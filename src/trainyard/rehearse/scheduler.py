@@ -15,14 +15,14 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from trainyard.rehearse.attempts import AttemptEnd
+from trainyard.rehearse.attempts import AttemptEnd, log_name
 from trainyard.rehearse.cancellation import canceled_by_signals
 from trainyard.rehearse.display import Display
 from trainyard.rehearse.errors import RunError
 from trainyard.rehearse.job_work import Broken, Ended, Event, Preempted, Reused, RunContext, Started, work
 from trainyard.rehearse.local_jobs import LocalJob, LocalPipeline
-from trainyard.rehearse.logs import WarningLines, log_name
 from trainyard.rehearse.machine import available_processors
+from trainyard.rehearse.outcome import WarningLines
 from trainyard.rehearse.reuse import EarlierResult, link_result
 from trainyard.rehearse.run_store import hold_lock, now, write_record
 from trainyard.rehearse.selection import ReusedResult, Selection

@@ -354,7 +354,7 @@ class _PandasQuery(ast.NodeTransformer):
     def visit_Call(self, node: ast.Call) -> ast.AST:
         if ast.unparse(node.func) != "col" or len(node.args) != 1 or not isinstance(node.args[0], ast.Constant):
             raise ValueError(f"{ast.unparse(node)} is not known here")
-        return ast.Name(f"`{node.args[0].value}`")
+        return ast.Name(f"`{node.args[0].value!s}`")
 
     def generic_visit(self, node: ast.AST) -> ast.AST:
         if not isinstance(node, (*_CALCULATIONS, *_OPERATORS)):
