@@ -51,22 +51,16 @@ _KINDS = (
 
 @dataclass(frozen=True)
 class ContainerEngine:
-    """An engine that answers: its name and program; without root, root in its containers is who runs it."""
+    """An engine that answers: its name and program, and the words that give a container all GPUs.
+
+    `user_words` make a container's files belong to the person who runs this, where root's would not: Azure ML's jobs
+    are root.
+    """
 
     name: str
     program: str
-    is_rootless: bool
     all_gpus: tuple[str, ...]
-
-    @property
-    def maps_root(self) -> bool:
-        """Whether what root writes in a container belongs to the person who runs this."""
-        return self.is_rootless or os.getuid() == 0
-
-    @property
-    def user_words(self) -> tuple[str, ...]:
-        """The words that make a container's files belong to the person who runs this; Azure ML's jobs are root."""
-        return () if self.maps_root else ("--user", f"{os.getuid()}:{os.getgid()}")
+    user_words: tuple[str, ...]
 
     def ask(self, *words: str) -> subprocess.CompletedProcess[str]:
         """Call it and return what it said."""
@@ -99,39 +93,26 @@ def find_engine(environment: Mapping[str, str]) -> ContainerEngine:
         program = shutil.which(kind.name)
         if program is None:
             continue
-        kind_here = _kind_of(program, kind)
-        said = _answer_of(program, kind_here)
-        if said is not None and said.returncode == 0:
-            return ContainerEngine(
-                kind_here.name, program, kind_here.rootless_answer in said.stdout, kind_here.all_gpus
-            )
-        lines = said.stderr.strip().splitlines() if said is not None else []
-        silent.append(f"{kind.name}: {lines[-1] if lines else f'no answer within {_ANSWER_SECONDS} s'}")
+        # Podman may be installed under Docker's name.
+        version = subprocess.run([program, "--version"], capture_output=True, text=True, check=False).stdout.lower()
+        found = next((known for known in _KINDS if known.name in version), kind)
+        ask = [program, "info", "--format", found.rootless_format]
+        try:
+            said = subprocess.run(ask, capture_output=True, text=True, check=False, timeout=_ANSWER_SECONDS)
+        except subprocess.TimeoutExpired:
+            silent.append(f"{kind.name}: no answer within {_ANSWER_SECONDS} s")
+            continue
+        if said.returncode == 0:
+            is_mine = found.rootless_answer in said.stdout or os.getuid() == 0
+            user_words = () if is_mine else ("--user", f"{os.getuid()}:{os.getgid()}")
+            return ContainerEngine(found.name, program, found.all_gpus, user_words)
+        silent.append(f"{kind.name}: {_last_line(said.stderr)}")
     if silent:
         raise RunError(
             f"{_OPTION}: no container engine answers ({'; '.join(silent)}); start it, "
             "or set DOCKER_HOST to one that runs"
         )
     raise RunError(f"{_OPTION} needs docker or podman, and neither is on PATH; install one, or use --environments venv")
-
-
-def _kind_of(program: str, kind: _Kind) -> _Kind:
-    """The engine behind a program: Podman may be installed under Docker's name."""
-    version = subprocess.run([program, "--version"], capture_output=True, text=True, check=False).stdout.lower()
-    return next((known for known in _KINDS if known.name in version), kind)
-
-
-def _answer_of(program: str, kind: _Kind) -> subprocess.CompletedProcess[str] | None:
-    try:
-        return subprocess.run(
-            [program, "info", "--format", kind.rootless_format],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=_ANSWER_SECONDS,
-        )
-    except subprocess.TimeoutExpired:
-        return None
 
 
 _DIGITS = 16
@@ -174,20 +155,6 @@ class ContainerImage:
         return f"{self.name} ({self.digest})"
 
 
-@dataclass(frozen=True)
-class ImageOrigin:
-    """How an image comes about: `base` as it is, or what `dockerfile` makes of the `context`, under the name `tag`.
-
-    A context is a folder of the user's, or the content of the one file that the Dockerfile adds to the base.
-    """
-
-    base: str | None
-    tag: str | None = None
-    context: Path | None = None
-    dockerfile: str | None = None
-    conda: str | None = None
-
-
 def images_of(
     jobs: Iterable[LocalJob],
     engine: ContainerEngine,
@@ -203,57 +170,21 @@ def images_of(
     and built. Raise `SpecError` for an environment that only a workspace knows, and `RunError` for an image that cannot
     be pulled, built or started.
     """
+    images = _Images(engine, folder, digests, note)
     found: dict[str, ContainerImage] = {}
-    ready: dict[ImageOrigin, ContainerImage] = {}
+    examined: dict[str, ContainerImage] = {}
     for job in jobs:
         environment = job.component.environment
         if environment is None or isinstance(job.component.task, Spark):
             what = "Spark brings its own image" if environment is not None else "it has no environment"
             note(f"{job.name}: {what}: it runs with the Python here, in no container")
             continue
-        source = image_origin(job.name, environment, digests)
-        if source not in ready:
-            with _one_builder(folder):
-                name = _present(source, environment, engine, folder, note)
-            ready[source] = _examined(engine, name, environment, shared_folder)
-        found[job.name] = ready[source]
+        with _one_builder(folder):
+            name = images.present(job.name, environment)
+        if name not in examined:
+            examined[name] = _examined(engine, name, environment, shared_folder)
+        found[job.name] = examined[name]
     return found
-
-
-def image_origin(job: str, environment: Environment, digests: ContentDigests) -> ImageOrigin:
-    """Return how the image of an environment comes about; raise `SpecError` if only a workspace knows it."""
-    if environment.build_path is not None:
-        dockerfile = environment.dockerfile or "Dockerfile"
-        content = digest_of("build", digests.of_path(environment.build_path), dockerfile)
-        return ImageOrigin(None, _tag(content), environment.build_path, dockerfile)
-    base = environment.image
-    if environment.reference is not None:
-        curated = _CURATED.fullmatch(environment.reference)
-        base = f"{_CURATED_IMAGE}/{curated[1]}:{curated[2]}" if curated is not None else None
-    if base is None:
-        raise error_at(
-            environment.span,
-            f"job {job!r}: its environment is {environment.reference or 'a build elsewhere'}, whose image only the "
-            "workspace knows",
-            "write the environment's image or build in the file, or run without --environments docker",
-        )
-    conda = _conda_text(environment)
-    if conda is None:
-        return ImageOrigin(base)
-    return ImageOrigin(base, _tag(digest_of("conda", base, conda, _CONDA_DOCKERFILE)), conda=conda)
-
-
-def _tag(content: str) -> str:
-    return f"localhost/trainyard:{content[:_DIGITS]}"
-
-
-def _conda_text(environment: Environment) -> str | None:
-    """What conda reads: the file, or the keys written in its place."""
-    if environment.conda_file is not None:
-        return environment.conda_file.read_text(encoding="utf-8")
-    if environment.conda is not None:
-        return yaml.safe_dump(environment.conda.data, sort_keys=False)
-    return None
 
 
 @contextlib.contextmanager
@@ -268,52 +199,102 @@ def _one_builder(folder: Path) -> Iterator[None]:
         raise cannot_write(folder, error) from error
 
 
-def _present(
-    source: ImageOrigin, environment: Environment, engine: ContainerEngine, folder: Path, note: Callable[[str], None]
-) -> str:
-    """Have an image on this machine; return its name here."""
-    if source.tag is None:
-        return _pulled(str(source.base), environment, engine, folder, note)
-    if _inspected(engine, source.tag) is not None:
-        return source.tag
-    context = source.context
-    log = folder / f"{source.tag.rpartition(':')[2]}.log"
-    if context is None:
-        base = _pulled(str(source.base), environment, engine, folder, note)
-        context = log.with_suffix("")
-        shutil.rmtree(context, ignore_errors=True)
-        context.mkdir()
-        prefix = f"/azureml-envs/{context.name}"
-        (context / "Dockerfile").write_text(_CONDA_DOCKERFILE.format(base=base, prefix=prefix), encoding="utf-8")
-        (context / "conda.yaml").write_text(str(source.conda), encoding="utf-8")
-    place = environment.package_source[0] if environment.package_source else context
-    note(f"building the image of {place}, once ({log})")
-    started = time.monotonic()
-    dockerfile = context / (source.dockerfile or "Dockerfile")
-    words = ("build", "--network", "host", "--tag", source.tag, "--file", str(dockerfile), str(context))
-    if not engine.succeeds(log, *words):
-        raise RunError(f"{place}: its image cannot be built here: {_cause(log)}; {log} has all of it")
-    note(f"built {source.tag} in {duration(time.monotonic() - started)}")
-    return source.tag
+@dataclass(frozen=True)
+class _Images:
+    """What has images pulled and built by an engine, with logs in `folder`; `note` tells of both."""
+
+    engine: ContainerEngine
+    folder: Path
+    digests: ContentDigests
+    note: Callable[[str], None]
+
+    def present(self, job: str, environment: Environment) -> str:
+        """Have the image of a job's environment on this machine; return its name here.
+
+        Raise `SpecError` if only a workspace knows it.
+        """
+        if environment.build_path is not None:
+            dockerfile = environment.dockerfile or "Dockerfile"
+            tag = _tag("build", self.digests.of_path(environment.build_path), dockerfile)
+            if not self._is_here(tag):
+                self._build(tag, environment.build_path / dockerfile, environment.build_path, environment.build_path)
+            return tag
+        base = _published(job, environment)
+        conda = _conda_text(environment)
+        if conda is None:
+            return self._pulled(base, environment)
+        tag = _tag("conda", base, conda, _CONDA_DOCKERFILE)
+        if not self._is_here(tag):
+            base = self._pulled(base, environment)
+            context = self.folder / _content(tag)
+            shutil.rmtree(context, ignore_errors=True)
+            context.mkdir()
+            text = _CONDA_DOCKERFILE.format(base=base, prefix=f"/azureml-envs/{context.name}")
+            (context / "Dockerfile").write_text(text, encoding="utf-8")
+            (context / "conda.yaml").write_text(conda, encoding="utf-8")
+            assert environment.package_source is not None
+            self._build(tag, context / "Dockerfile", context, environment.package_source[0])
+        return tag
+
+    def _is_here(self, name: str) -> bool:
+        return _inspected(self.engine, name) is not None
+
+    def _build(self, tag: str, dockerfile: Path, context: Path, place: Path) -> None:
+        """Build an image; `place` is what its user knows of it."""
+        log = self.folder / f"{_content(tag)}.log"
+        self.note(f"building the image of {place}, once ({log})")
+        started = time.monotonic()
+        words = ("build", "--network", "host", "--tag", tag, "--file", str(dockerfile), str(context))
+        if not self.engine.succeeds(log, *words):
+            raise RunError(f"{place}: its image cannot be built here: {_cause(log)}; {log} has all of it")
+        self.note(f"built {tag} in {duration(time.monotonic() - started)}")
+
+    def _pulled(self, image: str, environment: Environment) -> str:
+        """Have a published image on this machine; return its name here."""
+        full = _with_registry(image)
+        for name in (image, full):
+            if self._is_here(name):
+                return name
+        self.note(f"pulling {full}, once")
+        log = self.folder / "pull.log"
+        if not self.engine.succeeds(log, "pull", full):
+            raise error_at(
+                environment.span,
+                f"the image {image} is not on this machine and cannot be pulled: {_cause(log)}",
+                f"check its name, or sign in with `{self.engine.name} login`",
+            )
+        return full
 
 
-def _pulled(
-    image: str, environment: Environment, engine: ContainerEngine, folder: Path, note: Callable[[str], None]
-) -> str:
-    """Have a published image on this machine; return its name here."""
-    full = _with_registry(image)
-    for name in (image, full):
-        if _inspected(engine, name) is not None:
-            return name
-    note(f"pulling {full}, once")
-    log = folder / "pull.log"
-    if not engine.succeeds(log, "pull", full):
+def _published(job: str, environment: Environment) -> str:
+    """The name of the published image that an environment is, or begins with."""
+    curated = _CURATED.fullmatch(environment.reference or "")
+    image = f"{_CURATED_IMAGE}/{curated[1]}:{curated[2]}" if curated is not None else environment.image
+    if image is None:
         raise error_at(
             environment.span,
-            f"the image {image} is not on this machine and cannot be pulled: {_cause(log)}",
-            f"check its name, or sign in with `{engine.name} login`",
+            f"job {job!r}: its environment is {environment.reference or 'a build elsewhere'}, whose image only the "
+            "workspace knows",
+            "write the environment's image or build in the file, or run without --environments docker",
         )
-    return full
+    return image
+
+
+def _tag(*content: object) -> str:
+    return f"localhost/trainyard:{digest_of(*content)[:_DIGITS]}"
+
+
+def _content(tag: str) -> str:
+    return tag.rpartition(":")[2]
+
+
+def _conda_text(environment: Environment) -> str | None:
+    """What conda reads: the file, or the keys written in its place."""
+    if environment.conda_file is not None:
+        return environment.conda_file.read_text(encoding="utf-8")
+    if environment.conda is not None:
+        return yaml.safe_dump(environment.conda.data, sort_keys=False)
+    return None
 
 
 def _with_registry(image: str) -> str:
@@ -331,24 +312,19 @@ def _inspected(engine: ContainerEngine, name: str) -> dict[str, Any] | None:
     return found[0] if found else None
 
 
-def _digest(known: Mapping[str, Any]) -> str:
-    return f"sha256:{str(known['Id']).removeprefix('sha256:')}"
-
-
 def _examined(engine: ContainerEngine, name: str, environment: Environment, shared_folder: Path) -> ContainerImage:
     """Start an image once, to find out what it has, and whether its containers see this machine's files."""
     known = _inspected(engine, name)
     assert known is not None
-    digest = _digest(known)
+    digest = f"sha256:{str(known['Id']).removeprefix('sha256:')}"
     variables = dict(variable.partition("=")[::2] for variable in (known.get("Config") or {}).get("Env") or ())
     mount = bind_mount(shared_folder, read_only=True)
     words = ("run", "--rm", "--network", "host", "--security-opt", "label=disable", *engine.user_words, *mount)
     answer = engine.ask(*words, "--entrypoint", "/bin/sh", digest, "-c", _QUESTIONS)
     if answer.returncode != 0:
-        said = answer.stderr.strip().splitlines()
         raise error_at(
             environment.span,
-            f"no container of the image {name} can be started here: {said[-1] if said else 'no reason given'}",
+            f"no container of the image {name} can be started here: {_last_line(answer.stderr)}",
             f"try it: {engine.name} run --rm -v {shared_folder}:{shared_folder} --entrypoint /bin/sh {name}",
         )
     shell, _, rest = answer.stdout.partition("\n")
@@ -361,6 +337,10 @@ def bind_mount(path: Path, *, read_only: bool = False) -> tuple[str, str]:
     fields = ["type=bind", f"source={path}", f"destination={path}", *(["readonly"] if read_only else [])]
     csv.writer(line, lineterminator="").writerow(fields)
     return "--mount", line.getvalue()
+
+
+def _last_line(said: str) -> str:
+    return (said.strip().splitlines() or ["no reason given"])[-1]
 
 
 def _cause(log: Path) -> str:

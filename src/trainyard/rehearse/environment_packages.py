@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,7 +20,6 @@ from trainyard.catalogue.python_packages import known_module, modules_of, packag
 from trainyard.rehearse.errors import cannot_write
 from trainyard.rehearse.local_jobs import LocalJob
 from trainyard.rehearse.reuse import local_packages, python_version
-from trainyard.spec.diagnostic import Span
 from trainyard.spec.model import Environment
 
 _CONDA = re.compile(r"(?:[\w./-]+::)?(?P<name>[\w.-]+)\s*(?P<version>[=<>!~].*?|\d\S*)?(?:=\w+)?\s*$")
@@ -33,30 +33,13 @@ _BELONGS_TO_PYTHON = frozenset({"pip", "setuptools", "wheel"})
 
 
 @dataclass(frozen=True)
-class _CondaSource:
-    """Conda's keys, and where they are: in `file`, from the line `start` (counted from 1)."""
+class _Entry:
+    """An entry of conda's dependencies, or a line for pip, as written; and where."""
 
-    data: Any
+    text: str
     file: Path
-    lines: list[str]
-    start: int = 1
-
-    @property
-    def dependencies(self) -> list[Any]:
-        """What is under `dependencies`."""
-        found = self.data.get("dependencies") if isinstance(self.data, dict) else None
-        return found if isinstance(found, list) else []
-
-    @property
-    def pip_entries(self) -> list[str]:
-        """What is under `pip` there."""
-        lists = (entry.get("pip") for entry in self.dependencies if isinstance(entry, dict))
-        return [str(entry) for listed in lists if isinstance(listed, list) for entry in listed]
-
-    def line_of(self, entry: Any) -> int:
-        """Return the line of an entry."""
-        numbered = enumerate(self.lines[self.start - 1 :], start=self.start)
-        return next((number for number, line in numbered if str(entry) in line), self.start)
+    line: int
+    by_conda: bool = False
 
 
 @dataclass(frozen=True)
@@ -67,7 +50,6 @@ class WantedPackage:
     versions: SpecifierSet
     file: Path
     line: int
-    by_conda: bool = False
 
     @property
     def place(self) -> str:
@@ -80,12 +62,11 @@ def wanted_packages(environment: Environment) -> list[WantedPackage]:
 
     Lines that name no package (options, addresses, local folders) are left out, as are those for other platforms.
     """
-    found: list[WantedPackage] = []
-    for source in _conda_sources(environment):
-        found += _of_conda(source)
-    for file in _requirements_files(environment):
-        found += _of_requirements(file, frozenset())
-    return list({package.name: package for package in found}.values())
+    found: dict[str, WantedPackage] = {}
+    for entry in (*_entries_of_conda(environment), *_entries_of_requirements(environment)):
+        packages = _of_conda(entry) if entry.by_conda else _of_pip(entry)
+        found.update((package.name, package) for package in packages)
+    return list(found.values())
 
 
 def differences(
@@ -119,19 +100,37 @@ def _matches(version: str, versions: SpecifierSet) -> bool:
         return True
 
 
-def _conda_sources(environment: Environment) -> Iterator[_CondaSource]:
-    """What conda reads: the keys written in place, the conda file, and such files of the build context."""
+def _entries_of_conda(environment: Environment) -> Iterator[_Entry]:
+    """What conda's keys ask for: those written in place, the conda file, and such files of the build context."""
     if environment.conda is not None:
-        span = environment.conda.span
-        yield _CondaSource(environment.conda.data, span.file, _text_of(span.file).splitlines(), span.line)
+        yield from _entries_in(environment.conda.data, environment.conda.span.file, environment.conda.span.line)
     beside = [file for file in _beside(environment) if file.suffix in (".yml", ".yaml")]
     for file in (environment.conda_file, *beside):
         if file is not None and file.is_file():
-            text = _text_of(file)
-            try:
-                yield _CondaSource(yaml.safe_load(text), file, text.splitlines())
-            except (yaml.YAMLError, ValueError, RecursionError):
-                continue  # lint reports it
+            with contextlib.suppress(yaml.YAMLError, ValueError, RecursionError):  # lint reports it
+                yield from _entries_in(yaml.safe_load(_text_of(file)), file, 1)
+
+
+def _entries_in(data: Any, file: Path, start: int) -> Iterator[_Entry]:
+    """The entries under `dependencies`, and those of pip there; the keys begin at the line `start`, counted from 1."""
+    numbered = list(enumerate(_text_of(file).splitlines(), start=1))[start - 1 :]
+    dependencies = data.get("dependencies") if isinstance(data, dict) else None
+    for entry in dependencies if isinstance(dependencies, list) else ():
+        of_pip = entry.get("pip") if isinstance(entry, dict) else None
+        texts = [entry] if isinstance(entry, str) else of_pip
+        for text in texts if isinstance(texts, list) else ():
+            line = next((number for number, line in numbered if str(text) in line), start)
+            yield _Entry(str(text), file, line, by_conda=isinstance(entry, str))
+
+
+def _entries_of_requirements(environment: Environment) -> Iterator[_Entry]:
+    for file in _requirements_files(environment):
+        yield from _lines_of(file)
+
+
+def _lines_of(file: Path) -> Iterator[_Entry]:
+    for number, line in enumerate(_text_of(file).splitlines(), start=1):
+        yield _Entry(line, file, number)
 
 
 def _requirements_files(environment: Environment) -> list[Path]:
@@ -141,28 +140,19 @@ def _requirements_files(environment: Environment) -> list[Path]:
 def _beside(environment: Environment) -> list[Path]:
     """The files of the build context."""
     folder = environment.build_path
-    return sorted(folder.iterdir()) if folder is not None and folder.is_dir() else []
+    return sorted(file for file in folder.iterdir() if file.is_file()) if folder and folder.is_dir() else []
 
 
 def _text_of(file: Path) -> str:
     return file.read_text(encoding="utf-8", errors="replace")
 
 
-def _of_conda(source: _CondaSource) -> Iterator[WantedPackage]:
-    for entry in source.dependencies:
-        if isinstance(entry, str):
-            yield from _of_conda_entry(entry, source)
-    for entry in source.pip_entries:
-        yield from _of_pip_line(entry, source.file, source.line_of(entry), frozenset())
-
-
-def _of_conda_entry(entry: str, source: _CondaSource) -> Iterator[WantedPackage]:
-    found = _CONDA.fullmatch(entry.strip())
-    if found is None or found["name"].lower() in _BELONGS_TO_PYTHON:
-        return
-    name = _PIP_NAMES.get(found["name"].lower(), found["name"])
-    versions = _conda_versions(found["version"] or "")
-    yield WantedPackage(canonicalize_name(name), versions, source.file, source.line_of(entry), by_conda=True)
+def _of_conda(entry: _Entry) -> Iterator[WantedPackage]:
+    found = _CONDA.fullmatch(entry.text.strip())
+    if found is not None and found["name"].lower() not in _BELONGS_TO_PYTHON:
+        name = _PIP_NAMES.get(found["name"].lower(), found["name"])
+        versions = _conda_versions(found["version"] or "")
+        yield WantedPackage(canonicalize_name(name), versions, entry.file, entry.line)
 
 
 def _conda_versions(text: str) -> SpecifierSet:
@@ -178,36 +168,32 @@ def _conda_versions(text: str) -> SpecifierSet:
         return SpecifierSet()
 
 
-def _of_requirements(file: Path, above: frozenset[Path]) -> Iterator[WantedPackage]:
-    for number, line in enumerate(_text_of(file).splitlines(), start=1):
-        yield from _of_pip_line(line, file, number, above | {file.resolve()})
-
-
-def _of_pip_line(text: str, file: Path, line: int, above: frozenset[Path]) -> Iterator[WantedPackage]:
-    text = re.sub(r"(^|\s)#.*", "", text).strip().rstrip("\\").strip()
+def _of_pip(entry: _Entry, above: frozenset[Path] = frozenset()) -> Iterator[WantedPackage]:
+    """What a line asks for, and the lines of the files that it includes, except those `above` it."""
+    text = re.sub(r"(^|\s)#.*", "", entry.text).strip().rstrip("\\").strip()
     include = _INCLUDE.match(text)
     if include is not None:
-        included = file.parent / include[1]
+        above |= {entry.file.resolve()}
+        included = entry.file.parent / include[1]
         if included.is_file() and included.resolve() not in above:
-            yield from _of_requirements(included, above)
+            for line in _lines_of(included):
+                yield from _of_pip(line, above)
         return
-    try:
+    with contextlib.suppress(InvalidRequirement):
         requirement = Requirement(re.sub(r"\s--hash=\S+", "", text))
-    except InvalidRequirement:
-        return
-    if requirement.marker is None or requirement.marker.evaluate():
-        yield WantedPackage(canonicalize_name(requirement.name), requirement.specifier, file, line)
+        if requirement.marker is None or requirement.marker.evaluate():
+            yield WantedPackage(canonicalize_name(requirement.name), requirement.specifier, entry.file, entry.line)
 
 
 def pip_lines(environment: Environment) -> list[str]:
     """Return the lines of a requirements file that installs an environment: conda's packages by their names on PyPI."""
     lines: list[str] = []
-    for source in _conda_sources(environment):
-        by_conda = [package for package in _of_conda(source) if package.by_conda and package.name != "python"]
-        lines += [f"{package.name}{package.versions}" for package in by_conda]
-        for entry in source.pip_entries:
-            include = _INCLUDE.match(entry)
-            lines.append(f"-r {source.file.parent / include[1]}" if include is not None else entry)
+    for entry in _entries_of_conda(environment):
+        include = _INCLUDE.match(entry.text)
+        if entry.by_conda:
+            lines += [f"{package.name}{package.versions}" for package in _of_conda(entry) if package.name != "python"]
+        else:
+            lines.append(f"-r {entry.file.parent / include[1]}" if include is not None else entry.text)
     return lines + [f"-r {file}" for file in _requirements_files(environment)]
 
 
@@ -266,45 +252,14 @@ def where_to_add(module: str, environment: Environment | None) -> str:
     install = f"install it{named} for the Python that runs this"
     if environment is None:
         return install
-    found = next((package for package in wanted_packages(environment) if _brings(package, module, known)), None)
-    if found is not None:
-        return f"{found.file}:{found.line} asks for {found.name}: {install}"
-    places = _places_of(environment)
-    for place in places:
-        line = _line_with(place, module)
-        if line is not None:
-            return f"{place.file}:{line} lists it: {install}"
-    if places:
-        return f"{places[0].file} does not list it: add it there{named}, and {install}"
-    return f"{install}, and check that the environment {environment.reference or environment.image} has it"
-
-
-def _brings(wanted: WantedPackage, module: str, known: str | None) -> bool:
-    if wanted.name == package_name(module):
-        return True
-    return known is not None and known in (modules_of([wanted.name]) or ())
-
-
-def _places_of(environment: Environment) -> list[Span]:
-    """Where packages may be named: whole files, a Dockerfile and scripts among them, or conda's keys in place."""
-    folder = environment.build_path
-    beside = sorted(file for file in folder.iterdir() if file.is_file()) if folder and folder.is_dir() else []
-    in_place = [environment.conda.span] if environment.conda is not None else []
-    conda_file = [environment.conda_file] if environment.conda_file is not None else []
-    return [*map(_whole, conda_file), *in_place, *map(_whole, beside)]
-
-
-def _whole(file: Path) -> Span:
-    return Span(file, end_line=sys.maxsize)
-
-
-def _line_with(place: Span, module: str) -> int | None:
-    """The line of a place that has the module's name, with - or _."""
-    if not place.file.is_file():
-        return None
+    for wanted in wanted_packages(environment):
+        if wanted.name == package_name(module) or known in (modules_of([wanted.name]) or ()):
+            return f"{wanted.file}:{wanted.line} asks for {wanted.name}: {install}"
     name = re.compile(rf"(?<![\w.-]){re.escape(module).replace('_', '[-_]')}(?![\w-])", re.IGNORECASE)
-    lines = place.file.read_text(encoding="utf-8", errors="replace").splitlines()[: place.end_line]
-    if len(lines) == place.end_line:
-        lines[-1] = lines[-1][: place.end_column - 1]
-    numbered = enumerate(lines[place.line - 1 :], start=place.line)
-    return next((number for number, line in numbered if name.search(line)), None)
+    for file in _beside(environment):  # a Dockerfile and scripts among them
+        for line in _lines_of(file):
+            if name.search(line.text):
+                return f"{file}:{line.line} lists it: {install}"
+    if environment.package_source is not None:
+        return f"{environment.package_source[0]} does not list it: add it there{named}, and {install}"
+    return f"{install}, and check that the environment {environment.reference or environment.image} has it"
