@@ -295,7 +295,7 @@ def test_reading_inputs_for_long_shows_progress(tmp_path: Path) -> None:
     large = tmp_path / "large.bin"
     large.write_bytes(bytes(3 << 20))
     notes: list[str] = []
-    ContentDigests(tmp_path / "index.json", notes.append, seconds_between_notes=0.0).of_path(tmp_path)
+    ContentDigests(tmp_path / "index.json", notes.append, bytes_between_notes=1 << 20).of_path(tmp_path)
     assert len(notes) == 3
     assert notes[-1].startswith("reading inputs to find out what has changed since the last run: ")
     assert notes[-1].endswith(f"now {large}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 import time
 from collections.abc import Callable, Iterable
@@ -12,13 +11,13 @@ from pathlib import Path
 
 from trainyard.rehearse.errors import RunError, cannot_write
 from trainyard.settings.files import file_sha256, files_beneath, replace_text
-from trainyard.settings.quantities import duration, memory
+from trainyard.settings.quantities import memory
 
 # A file this new could be written again without its times changing, so its digest is not remembered.
 _SETTLED_SECONDS = 2.0
 # Smaller files are read faster than looked up.
 _REMEMBERED_BYTES = 1 << 16
-_SECONDS_BETWEEN_NOTES = 5.0
+_BYTES_BETWEEN_NOTES = 1 << 30
 
 
 def digest_of(*parts: object) -> str:
@@ -34,10 +33,12 @@ class ContentDigests:
         index_file: Path,
         note: Callable[[str], None] = lambda text: None,
         *,
-        seconds_between_notes: float = _SECONDS_BETWEEN_NOTES,
+        bytes_between_notes: int = _BYTES_BETWEEN_NOTES,
     ) -> None:
         self._index_file = index_file
-        self._progress = _Progress(note, seconds_between_notes)
+        self._note = note
+        self._bytes_between_notes = bytes_between_notes
+        self._read_bytes = 0
         self._remembered: dict[str, str] | None = None
         self._changed = False
 
@@ -68,9 +69,17 @@ class ContentDigests:
 
     def _read_digest(self, file: Path) -> str:
         try:
-            return file_sha256(file, lambda count: self._progress.read(file, count))
+            return file_sha256(file, lambda count: self._count(file, count))
         except OSError as error:
             raise RunError(f"{file}: cannot be read ({error.strerror})") from error
+
+    def _count(self, file: Path, count_bytes: int) -> None:
+        """Count what is read, and note it from time to time."""
+        notes_before = self._read_bytes // self._bytes_between_notes
+        self._read_bytes += count_bytes
+        if self._read_bytes // self._bytes_between_notes > notes_before:
+            so_far = f"{memory(self._read_bytes)} so far, now {file}"
+            self._note(f"reading inputs to find out what has changed since the last run: {so_far}")
 
     def save(self) -> None:
         """Keep the digests for the next run. Raise `RunError` when they cannot be written."""
@@ -85,29 +94,6 @@ class ContentDigests:
             except (OSError, ValueError):
                 self._remembered = {}  # the index only saves time; without it files are read again
         return self._remembered
-
-
-class _Progress:
-    """Notes now and then how much has been read, if that takes long."""
-
-    def __init__(self, note: Callable[[str], None], seconds_between_notes: float) -> None:
-        self._note = note
-        self._seconds_between_notes = seconds_between_notes
-        self._read_bytes = 0
-        self._started = self._last = self._noted = -math.inf
-
-    def read(self, file: Path, count: int) -> None:
-        """Count so many more bytes, of this file."""
-        now = time.monotonic()
-        if now - self._last > self._seconds_between_notes:  # other work was done in between
-            self._started = self._noted = now
-            self._read_bytes = 0
-        self._last = now
-        self._read_bytes += count
-        if now - self._noted >= self._seconds_between_notes:
-            self._noted = now
-            so_far = f"{memory(self._read_bytes)} in {duration(now - self._started)}"
-            self._note(f"reading inputs to find out what has changed since the last run: {so_far}, now {file}")
 
 
 def write_json(file: Path, document: object) -> None:

@@ -17,6 +17,7 @@ from trainyard.rehearse.attempts import (
     make_folders,
 )
 from trainyard.rehearse.cancellation import Cancellation
+from trainyard.rehearse.digests import ContentDigests
 from trainyard.rehearse.errors import RunError, cannot_write
 from trainyard.rehearse.faults import Fault
 from trainyard.rehearse.guardian import Guardian
@@ -24,13 +25,13 @@ from trainyard.rehearse.launcher import launch
 from trainyard.rehearse.local_data import LocalPath
 from trainyard.rehearse.local_jobs import LocalJob, WrittenValue
 from trainyard.rehearse.outcome import WarningLines
-from trainyard.rehearse.reuse import EarlierResult, JobKey, Reuse, job_key, link_or_copy, link_result
+from trainyard.rehearse.reuse import EarlierResult, JobKey, StepCache, job_key, link_or_copy, link_result
 from trainyard.rehearse.sweeps import run_sweep
 from trainyard.rehearse.tracking_store import EndStatus, RunIdentity, TrackingStore
 from trainyard.spec.diagnostic import Span, SpecError
 from trainyard.spec.documents import Value
 from trainyard.spec.literals import LiteralError, ParameterValue, typed_literal
-from trainyard.spec.model import Port, Sweep
+from trainyard.spec.model import Pipeline, Port, Sweep
 from trainyard.spec.resolved import JobOutput
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     from trainyard.rehearse.fault_watch import FaultWatch
     from trainyard.rehearse.run_options import RunOptions
 
+# Every workspace has it, as its default.
+_DEFAULT_DATASTORE = "workspaceblobstore"
 _MACRO = re.compile(r"\$\{\{\s*(\w+)\s*\}\}")
 
 
@@ -53,22 +56,23 @@ class Software:
         """Return the Python that a job runs with."""
         return self.pythons.get(job, self.python)
 
-    def image_digest_of(self, job: str) -> str | None:
-        """Return the digest of the image that a job runs in; None if it runs in no container."""
-        return self.images[job].digest if job in self.images else None
-
 
 @dataclass(frozen=True)
 class RunContext:
-    """What all jobs of a run share; `folder` is the run's absolute path, `faults` are those of each job."""
+    """What all jobs of a run share; `folder` is the run's absolute path, `faults` are those of each job.
+
+    `named_job` is the one that the user named: it is not reused.
+    """
 
     name: str
     folder: Path
+    pipeline: Pipeline
     identity: RunIdentity
     options: RunOptions
-    default_datastore: str
     software: Software
-    reuse: Reuse
+    cache: StepCache
+    digests: ContentDigests
+    named_job: str | None
     faults: Mapping[str, Sequence[Fault]]
     store: TrackingStore
     cancellation: Cancellation
@@ -102,16 +106,8 @@ class Started:
 
 
 @dataclass(frozen=True)
-class Preempted:
-    """The job's machines were taken away on purpose; another attempt follows."""
-
-    job: str
-    end: AttemptEnd
-
-
-@dataclass(frozen=True)
 class Ended:
-    """The job's processes have ended; `not_struck` are the faults that it ended too early for."""
+    """An attempt has ended; another follows if it was preempted. `not_struck` are the faults that came too late."""
 
     job: str
     end: AttemptEnd
@@ -127,7 +123,7 @@ class Broken:
     error: BaseException | None = None
 
 
-Event = Reused | Started | Preempted | Ended | Broken
+Event = Reused | Started | Ended | Broken
 
 
 def work(
@@ -142,19 +138,21 @@ def work(
     `earlier_keys` are the cache keys of the job's earlier attempts in this run, one each.
     """
     try:
-        software, cache = context.software, context.reuse.cache
-        python, image = software.python_of(job.name), software.image_digest_of(job.name)
-        key = job_key(job, identities, context.reuse.digests, python, image)
+        cache, image = context.cache, context.software.images.get(job.name)
+        digest = image.digest if image is not None else None
+        key = job_key(job, identities, context.digests, context.software.python_of(job.name), digest)
         attempt = _first_attempt(context, job, len(earlier_keys) + 1)
-        earlier, why = context.reuse.earlier_result(
-            job, key, context.folder, context.name, is_restarted=bool(earlier_keys)
-        )
+        why = _reason_to_run(context, job, is_restarted=bool(earlier_keys))
+        earlier, problem = cache.find(key, context.folder) if why is None else (None, None)
         if earlier is not None:
             link_result(earlier, context.job_folder(job.name))
             cache.remember_result(key, earlier.identity, context.folder, context.name, job.name)
             _publish(context, job)
             post(Reused(job.name, earlier, key, attempt.command))
             return
+        start = f"{context.pipeline.name}.{job.name}"
+        why = why or problem or cache.why_new(start, key)
+        cache.remember_start(start, key, context.name)
         identity = identity_of(job, key, context.identity.run_id, earlier_keys)
         while True:
             # Before the event, which writes the record: that must not meet a disk that the copy is filling.
@@ -163,7 +161,7 @@ def work(
             end = _run(context, attempt, given)
             if not end.was_preempted:
                 break
-            post(Preempted(job.name, end))
+            post(Ended(job.name, end))
             lose_what_a_preemption_takes(attempt)
             attempt, why = replace(attempt, number=attempt.number + 1), "it was preempted"
         if end.reason is None:
@@ -175,6 +173,19 @@ def work(
         post(Broken(job.name, str(error)))
     except BaseException as error:
         post(Broken(job.name, f"internal error: {error!r}", error))
+
+
+def _reason_to_run(context: RunContext, job: LocalJob, *, is_restarted: bool) -> str | None:
+    """Why a job runs even if nothing has changed; None if it need not."""
+    reasons = {
+        "it is restarted": is_restarted,
+        "it was asked for by name": job.name == context.named_job,
+        "it is hit on purpose": job.name in context.faults,
+        "--no-cache": not context.options.use_cache,
+        "force_rerun: true": context.pipeline.force_rerun,
+        "is_deterministic: false": not job.component.is_deterministic,
+    }
+    return next((reason for reason, holds in reasons.items() if holds), None)
 
 
 def identity_of(job: LocalJob, key: JobKey, run_id: str, earlier_keys: Collection[str | None]) -> str:
@@ -237,7 +248,7 @@ def _publish(context: RunContext, job: LocalJob) -> None:
         macros = {
             "name": context.identity.of_job(job.name).run_id,
             "output_name": port,
-            "default_datastore": context.default_datastore,
+            "default_datastore": context.pipeline.default_datastore.removeprefix("azureml:") or _DEFAULT_DATASTORE,
         }
         place = context.options.kept.of_datastore(_filled_in(written, macros))
         source = context.job_folder(job.name) / "outputs" / port

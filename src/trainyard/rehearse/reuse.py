@@ -15,7 +15,7 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -237,48 +237,6 @@ class StepCache:
 
     def _last_file(self, name: str) -> Path:
         return self._folder / "last" / f"{re.sub(r'[^A-Za-z0-9_.-]+', '-', name)}.json"
-
-
-@dataclass(frozen=True)
-class Reuse:
-    """From which earlier results the jobs of a run are taken, and why some of them run again.
-
-    `run_all` is the setting for which no job is reused, `named_job` is the one that the user named, `hit_jobs` are
-    those that are hit on purpose.
-    """
-
-    cache: StepCache
-    digests: ContentDigests
-    pipeline: str
-    run_all: str | None
-    named_job: str | None
-    hit_jobs: Collection[str]
-
-    def earlier_result(
-        self, job: LocalJob, key: JobKey, run_folder: Path, run: str, *, is_restarted: bool
-    ) -> tuple[EarlierResult | None, str | None]:
-        """Return a result to reuse, or None and why there is none, after recording what goes into the job's start."""
-        start = f"{self.pipeline}.{job.name}"
-        why = self._reason_to_run(job, is_restarted=is_restarted)
-        if why is None:
-            earlier, problem = self.cache.find(key, run_folder)
-            if earlier is not None:
-                return earlier, None
-            why = problem or self.cache.why_new(start, key)
-        self.cache.remember_start(start, key, run)
-        return None, why
-
-    def _reason_to_run(self, job: LocalJob, *, is_restarted: bool) -> str | None:
-        """Why a job runs even if nothing has changed; None if it need not."""
-        if is_restarted:
-            return "it is restarted"
-        if job.name == self.named_job:
-            return "it was asked for by name"
-        if job.name in self.hit_jobs:
-            return "it is hit on purpose"
-        if self.run_all is not None:
-            return self.run_all
-        return None if job.component.is_deterministic else "is_deterministic: false"
 
 
 def link_result(earlier: EarlierResult, job_folder: Path) -> None:

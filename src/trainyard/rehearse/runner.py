@@ -22,7 +22,7 @@ from trainyard.rehearse.local_data import LocalPath
 from trainyard.rehearse.local_distributions import local_distribution
 from trainyard.rehearse.local_jobs import LocalJob, LocalPipeline, Source, WrittenValue, local_pipeline
 from trainyard.rehearse.machine import job_path
-from trainyard.rehearse.reuse import Reuse, StepCache, local_python_digest
+from trainyard.rehearse.reuse import StepCache, local_python_digest
 from trainyard.rehearse.run_options import ENVIRONMENT_CHOICES, RunOptions
 from trainyard.rehearse.run_store import create_run_folder, list_runs, new_record
 from trainyard.rehearse.scheduler import Scheduler
@@ -35,8 +35,6 @@ from trainyard.spec.model import Component, Pipeline, Spark, Sweep
 from trainyard.spec.resolved import JobOutput
 from trainyard.spec.set_inputs import resolve_with, with_absolute_paths
 
-# Every workspace has it, as its default.
-_DEFAULT_DATASTORE = "workspaceblobstore"
 _PIP_INSTALL = re.compile(r"\bpip3? install\b")
 
 
@@ -53,6 +51,15 @@ class _CheckedPipeline:
         return [job for name, job in self.here.jobs.items() if name in self.selection.run]
 
 
+@dataclass(frozen=True)
+class _Found:
+    """What a run takes from this machine: earlier results, what its jobs run in, and the digests of files."""
+
+    reused: dict[str, ReusedResult]
+    software: Software
+    digests: ContentDigests
+
+
 def run_pipeline(pipeline: Pipeline, options: RunOptions, display: Display) -> RunRecord:
     """Run a pipeline to its end; return its record, whose `status` says how the run ended.
 
@@ -61,14 +68,12 @@ def run_pipeline(pipeline: Pipeline, options: RunOptions, display: Display) -> R
     processes and cancel the run.
     """
     checked = _check(pipeline, options, options.run_folder or options.runs_folder / (options.name or "run"))
-    digests = _digests(options, display)
-    reused = _reused(checked, checked.selection.reused, options, digests)
-    software = _software(checked, options, digests, display)
+    found = _found(checked, options, checked.selection.reused, display)
     name, folder = create_run_folder(options.runs_folder, options.run_folder, options.name, pipeline.name)
     record = _record(name, folder, checked, options)
-    record.notes += _environment_notes(checked, software, folder)
-    context = _context(record, checked, options, software, digests)
-    return Scheduler(context, record, checked.here, checked.selection, display).run(reused)
+    record.notes += _environment_notes(checked, found.software, folder)
+    context = _context(record, checked, options, found)
+    return Scheduler(context, record, checked.here, checked.selection, display).run(found.reused)
 
 
 def resume_run(record: RunRecord, pipeline: Pipeline, options: RunOptions, display: Display) -> RunRecord:
@@ -99,12 +104,10 @@ def resume_run(record: RunRecord, pipeline: Pipeline, options: RunOptions, displ
             resumed.jobs[name] = job
         resumed.jobs[name].attempts = job.attempts
     not_linked_yet = {name for name in checked.selection.reused if record.jobs[name].status != "completed"}
-    digests = _digests(options, display)
-    reused = _reused(checked, not_linked_yet, options, digests)
-    software = _software(checked, options, digests, display)
-    context = _context(resumed, checked, options, software, digests)
+    found = _found(checked, options, not_linked_yet, display)
+    context = _context(resumed, checked, options, found)
     spent = record.duration_s or 0.0
-    return Scheduler(context, resumed, checked.here, checked.selection, display, seconds_spent=spent).run(reused)
+    return Scheduler(context, resumed, checked.here, checked.selection, display, seconds_spent=spent).run(found.reused)
 
 
 def _check(pipeline: Pipeline, options: RunOptions, run_folder: Path) -> _CheckedPipeline:
@@ -175,20 +178,22 @@ def _record(name: str, folder: Path, checked: _CheckedPipeline, options: RunOpti
     return record
 
 
-def _software(checked: _CheckedPipeline, options: RunOptions, digests: ContentDigests, display: Display) -> Software:
-    """What jobs run in, built or pulled where it is not on this machine yet."""
+def _found(checked: _CheckedPipeline, options: RunOptions, reused: Collection[str], display: Display) -> _Found:
+    """Find the results of these jobs, and what jobs run in; build or pull that where it is not on this machine yet."""
+    digests = ContentDigests(options.state_folder / "cache" / "file_digests.json", display.note)
+    results = find_reused(checked.here, reused, list_runs(options.runs_folder) if reused else [], digests)
+    software = Software(options.python)
     jobs, folder = checked.jobs_to_run, options.environments_folder
     if options.environments == "venv":
         from trainyard.rehearse.virtual_environments import build_environments  # packaging takes 30 ms to import
 
-        return Software(options.python, pythons=build_environments(jobs, folder, options.python, display.note))
-    if options.environments == "docker":
+        software = Software(options.python, build_environments(jobs, folder, options.python, display.note))
+    elif options.environments == "docker":
         from trainyard.rehearse.container_images import find_engine, images_of
 
-        engine = find_engine(os.environ)
-        images = images_of(jobs, engine, folder, options.state_folder, digests, display.note)
-        return Software(options.python, images=images)
-    return Software(options.python)
+        images = images_of(jobs, find_engine(os.environ), folder, options.state_folder, digests, display.note)
+        software = Software(options.python, images=images)
+    return _Found(results, software, digests)
 
 
 def _environment_notes(checked: _CheckedPipeline, software: Software, run_folder: Path) -> list[str]:
@@ -208,49 +213,23 @@ def _environment_notes(checked: _CheckedPipeline, software: Software, run_folder
     return notes + environment_notes(jobs, software.python, run_folder)
 
 
-def _reused(
-    checked: _CheckedPipeline, jobs: Collection[str], options: RunOptions, digests: ContentDigests
-) -> dict[str, ReusedResult]:
-    runs = list_runs(options.runs_folder) if jobs else []
-    return find_reused(checked.here, jobs, runs, digests)
-
-
-def _digests(options: RunOptions, display: Display) -> ContentDigests:
-    return ContentDigests(options.state_folder / "cache" / "file_digests.json", display.note)
-
-
-def _context(
-    record: RunRecord,
-    checked: _CheckedPipeline,
-    options: RunOptions,
-    software: Software,
-    digests: ContentDigests,
-) -> RunContext:
-    pipeline = checked.here.pipeline
+def _context(record: RunRecord, checked: _CheckedPipeline, options: RunOptions, found: _Found) -> RunContext:
     store = TrackingStore(options.state_folder / "mlruns")
     identity = store.identity(record.experiment, record.id)
-    run_all = "--no-cache" if not options.use_cache else None
-    if run_all is None and pipeline.force_rerun:
-        run_all = "force_rerun: true"
     return RunContext(
         name=record.name,
         folder=record.folder,
+        pipeline=checked.here.pipeline,
         identity=identity,
         options=options,
-        default_datastore=pipeline.default_datastore.removeprefix("azureml:") or _DEFAULT_DATASTORE,
-        software=software,
-        reuse=Reuse(
-            cache=StepCache(options.state_folder / "cache"),
-            digests=digests,
-            pipeline=record.pipeline,
-            run_all=run_all,
-            named_job=checked.selection.named,
-            hit_jobs=checked.faults.keys(),
-        ),
+        software=found.software,
+        cache=StepCache(options.state_folder / "cache"),
+        digests=found.digests,
+        named_job=checked.selection.named,
         faults=checked.faults,
         store=store,
         cancellation=Cancellation(),
-        guardian=Guardian(record.folder, _containers_of(software, identity)),
+        guardian=Guardian(record.folder, _containers_of(found.software, identity)),
     )
 
 

@@ -15,11 +15,11 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from trainyard.rehearse.attempts import AttemptEnd, log_name
+from trainyard.rehearse.attempts import log_name
 from trainyard.rehearse.cancellation import canceled_by_signals
 from trainyard.rehearse.display import Display
 from trainyard.rehearse.errors import RunError
-from trainyard.rehearse.job_work import Broken, Ended, Event, Preempted, Reused, RunContext, Started, work
+from trainyard.rehearse.job_work import Broken, Ended, Event, Reused, RunContext, Started, work
 from trainyard.rehearse.local_jobs import LocalJob, LocalPipeline
 from trainyard.rehearse.machine import available_processors
 from trainyard.rehearse.outcome import WarningLines
@@ -152,7 +152,7 @@ class Scheduler:
         if isinstance(event, Started):
             self._on_started(event)
             return
-        if isinstance(event, Preempted):
+        if isinstance(event, Ended) and event.end.was_preempted:
             self._on_preempted(event)
             return
         self._threads.pop(event.job).join()
@@ -180,18 +180,19 @@ class Scheduler:
         self._warnings[event.job] = event.warnings
         self._keep(event.job)
 
-    def _on_preempted(self, event: Preempted) -> None:
+    def _on_preempted(self, event: Ended) -> None:
         job = self._record.jobs[event.job]
-        self._show_warnings(event.job)
-        self._end_attempt(event.job, job.attempts[-1], event.end)
+        self._end_attempt(event)
         self._attempt_moments[event.job] = time.monotonic()
-        job.attempts[-1].reason = event.end.reason
         write_record(self._writer, event.job)
         self._display.attempt_ended(event.job, job)
 
-    def _end_attempt(self, name: str, attempt: AttemptRecord, end: AttemptEnd) -> None:
+    def _end_attempt(self, event: Ended) -> None:
+        self._show_warnings(event.job)
+        attempt, end = self._record.jobs[event.job].attempts[-1], event.end
         attempt.exit_codes = {str(rank): code for rank, code in sorted(end.processes.exit_codes.items())}
-        attempt.duration_s = round(time.monotonic() - self._attempt_moments[name], 3)
+        attempt.duration_s = round(time.monotonic() - self._attempt_moments[event.job], 3)
+        attempt.reason = end.reason
         if end.progress is not None:
             attempt.last_step, attempt.repeated_steps = end.progress.last_step, end.progress.repeated_steps
             attempt.lost_s = end.progress.lost_s
@@ -209,7 +210,7 @@ class Scheduler:
 
     def _on_ended(self, event: Ended) -> None:
         job, end = self._record.jobs[event.job], event.end
-        self._show_warnings(event.job)
+        self._end_attempt(event)
         del self._warnings[event.job]
         for text in end.warnings:
             self._warn(event.job, text)
@@ -218,8 +219,6 @@ class Scheduler:
         if end.processes.was_canceled:
             status = "canceled"
         job.trials = end.trials or []
-        self._end_attempt(event.job, job.attempts[-1], end)
-        job.attempts[-1].reason = job.reason
         self._note_faults(event)
         self._finish(event.job, job, status)
 
@@ -291,7 +290,7 @@ class Scheduler:
         }
         record.duration_s = self._duration_seconds()
         self._context.store.end_run(self._context.identity, _END_STATUSES[record.status])
-        self._context.reuse.digests.save()
+        self._context.digests.save()
         write_record(self._writer)
         self._display.run_ended(record)
 
