@@ -11,7 +11,7 @@ import pytest
 from trainyard.rehearse.display import Display
 from trainyard.rehearse.run_options import RunOptions
 from trainyard.rehearse.runner import run_pipeline
-from trainyard.rehearse.sweeps import trials
+from trainyard.rehearse.search_space import trials
 from trainyard.settings.run_record import RunRecord
 from trainyard.spec.diagnostic import Span, SpecError
 from trainyard.spec.documents import Value

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from trainyard.rehearse.errors import UsageError
 from trainyard.rehearse.local_jobs import LocalJob
 from trainyard.rehearse.run_store import ranks_in_words
-from trainyard.rehearse.sweeps import trials
+from trainyard.rehearse.search_space import trials
 from trainyard.settings.suggestions import did_you_mean
 from trainyard.spec.model import Sweep
 

@@ -26,8 +26,8 @@ from trainyard.rehearse.reuse import StepCache, local_python_digest
 from trainyard.rehearse.run_options import ENVIRONMENT_CHOICES, RunOptions
 from trainyard.rehearse.run_store import create_run_folder, list_runs, new_record
 from trainyard.rehearse.scheduler import Scheduler
+from trainyard.rehearse.search_space import trial_component, trials
 from trainyard.rehearse.selection import ReusedResult, Selection, find_reused, select
-from trainyard.rehearse.sweeps import trial_component, trials
 from trainyard.rehearse.tracking_store import RunIdentity, TrackingStore
 from trainyard.settings.run_record import RunRecord
 from trainyard.spec.literals import ParameterValue
