@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from trainyard.azure.sdk import azure_ml
+from trainyard.azure.workspace import azure_ml
 from trainyard.spec.loading import load_component, load_pipeline
 
 

@@ -76,8 +76,8 @@ def in_words(error: Exception, workspace: Workspace, file: Path | None) -> UserE
         raise error
     is_network = isinstance(error, (ServiceRequestError, ServiceResponseError))
     has_answer = isinstance(error, HttpResponseError) and error.status_code is not None
-    if is_network or (not has_answer and (_NO_CONNECTION.search(str(error)))):
-        reason = _NO_CONNECTION.search(str(error))
+    reason = _NO_CONNECTION.search(str(error))
+    if is_network or (reason and not has_answer):
         said = reason.group() if reason else _first_line(error)
         return UserError(f"no answer from Azure: {said}; check the network, a proxy (HTTPS_PROXY) and the firewall")
     if isinstance(error, ClientAuthenticationError) and not has_answer:
@@ -91,14 +91,10 @@ def in_words(error: Exception, workspace: Workspace, file: Path | None) -> UserE
 
 def _not_signed_in(error: Exception) -> str:
     """Return what to do without a usable credential; azure-identity lists every kind that it tried."""
-    tried = "; ".join(
-        re.findall(r"^\s*(\w+Credential: [^\n]*(?:AADSTS|expired|failed)[^\n]*)", str(error), re.MULTILINE)
-    )
-    return (
-        "not signed in to Azure: no credential was found"
-        + (f" ({tried})" if tried else "")
-        + "; run `az login`, or set AZURE_TENANT_ID, AZURE_CLIENT_ID and AZURE_CLIENT_SECRET"
-    )
+    tried = re.findall(r"^\s*(\w+Credential: [^\n]*(?:AADSTS|expired|failed)[^\n]*)", str(error), re.MULTILINE)
+    reasons = f" ({'; '.join(tried)})" if tried else ""
+    advice = "run `az login`, or set AZURE_TENANT_ID, AZURE_CLIENT_ID and AZURE_CLIENT_SECRET"
+    return f"not signed in to Azure: no credential was found{reasons}; {advice}"
 
 
 def _refused(error: Any, workspace: Workspace, file: Path | None) -> UserError | SpecError:
@@ -107,10 +103,10 @@ def _refused(error: Any, workspace: Workspace, file: Path | None) -> UserError |
     if _host(error).endswith(_STORAGE_HOSTS):
         code = error.response.headers.get("x-ms-error-code") or error.reason
         return UserError(f"the upload to {_host(error)} was refused: {status} {code}; {_STORAGE_HINT}")
-    errors = list(errors_of(error))
+    errors = list(_errors_of(error))
     root = DocumentStore().read(_file_sent(error, file)).root if file is not None else None
     for each in errors:
-        place = place_of(each, root) if root is not None else None
+        place = _place_of(each, root) if root is not None else None
         if place is not None and status in (400, 404, 409, 422):
             hint = _hint(status, errors, workspace)
             return SpecError(Diagnostic(place.span, each.code, each.message, hint=f"{hint[0].upper()}{hint[1:]}."))
@@ -123,13 +119,18 @@ def _refused(error: Any, workspace: Workspace, file: Path | None) -> UserError |
 
 def _host(error: Any) -> str:
     """Return the host that gave an answer."""
-    request = error.response.request if error.response is not None else None
+    request = _request(error)
     return urlsplit(request.url).hostname or "" if request is not None else ""
+
+
+def _request(error: Any) -> Any:
+    """Return the request that was refused; None where the error does not know it."""
+    return error.response.request if error.response is not None else None
 
 
 def _file_sent(error: Any, file: Path) -> Path:
     """Return the file that the refused request was made of: a component's own, else the submitted one."""
-    request = error.response.request if error.response is not None else None
+    request = _request(error)
     if request is None or "/components/" not in request.url:
         return file.resolve()
     try:
@@ -152,7 +153,7 @@ def _hint(status: int, errors: list[ServiceError], workspace: Workspace) -> str:
     return _HINTS_BY_STATUS.get(status, _REQUEST_HINT).format(workspace=workspace)
 
 
-def errors_of(error: Any) -> Iterator[ServiceError]:
+def _errors_of(error: Any) -> Iterator[ServiceError]:
     """Yield the errors of an answer, the outermost first, each followed by its details.
 
     The form is that of Azure's resource manager: {"error": {"code", "message", "target", "details": […]}}.
@@ -161,8 +162,7 @@ def errors_of(error: Any) -> Iterator[ServiceError]:
         body = json.loads(error.response.text())
     except (AttributeError, ValueError):
         return
-    outermost = body.get("error", body) if isinstance(body, dict) else None
-    yield from _flattened(outermost)
+    yield from _flattened(body.get("error", body) if isinstance(body, dict) else None)
 
 
 def _flattened(error: Any) -> Iterator[ServiceError]:
@@ -174,7 +174,7 @@ def _flattened(error: Any) -> Iterator[ServiceError]:
         yield from _flattened(detail)
 
 
-def place_of(error: ServiceError, root: Node) -> Node | None:
+def _place_of(error: ServiceError, root: Node) -> Node | None:
     """Return the value in a file that an error of the service is about; None if it names none.
 
     A target is a path into the request (`properties.jobs.train.computeId`); a message quotes names.
@@ -210,10 +210,10 @@ def _named_in(message: str, root: Node) -> Node | None:
 
 
 def _first_line(error: Exception) -> str:
-    return _CLIENT_NOISE.sub("", str(error)).strip().split("\n")[0]
+    return _client_message(error).partition("\n")[0]
 
 
 def _client_message(error: Exception) -> str:
     """Return what the client says of a file, without colours and on one line for each sentence."""
     lines = [line.strip() for line in _CLIENT_NOISE.sub("", str(error)).split("\n")]
-    return "\n".join(line for line in lines if line)
+    return "\n".join(filter(None, lines))

@@ -14,9 +14,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from trainyard.azure.failures import in_words
-from trainyard.azure.preflight import check_workspace
-from trainyard.azure.sdk import azure_ml, connect
-from trainyard.azure.workspace import Workspace
+from trainyard.azure.workspace import Workspace, azure_ml, check_workspace, connect
 from trainyard.errors import UserError
 from trainyard.spec.model import Pipeline
 
@@ -111,21 +109,23 @@ class Submission:
 
     def _call(self, function: Callable[[], _T]) -> _T:
         """Return what a function returns; raise what Azure's client raises in words for users."""
-        from azure.core.exceptions import AzureError
-
-        try:
-            return function()
-        except AzureError as error:
-            raise in_words(error, self._workspace, self._file) from error
+        return _in_words(function, self._workspace, self._file)
 
 
 def reach(workspace: Workspace) -> None:
     """Ask for a workspace; raise UserError if it does not answer, and where azure-ai-ml is not installed."""
     client = connect(workspace)
+    _in_words(lambda: check_workspace(client, workspace, None), workspace, None)
+
+
+def _in_words(function: Callable[[], _T], workspace: Workspace, file: Path | None) -> _T:
+    """Return what a function returns; raise what Azure's client raises in words for users."""
+    from azure.core.exceptions import AzureError
+
     try:
-        check_workspace(client, workspace, None)
-    except Exception as error:
-        raise in_words(error, workspace, None) from error
+        return function()
+    except AzureError as error:
+        raise in_words(error, workspace, file) from error
 
 
 def _load(file: Path, values: Mapping[str, str]) -> Any:

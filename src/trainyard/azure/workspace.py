@@ -1,14 +1,29 @@
-"""Which workspace a command is about: flags, else environment variables, else the defaults of the Azure CLI."""
+"""The workspace that a command is about: how it is found, its client, and whether it has what a pipeline needs.
+
+Azure ML's packages are imported where they are needed, without their remarks on themselves.
+"""
 
 from __future__ import annotations
 
 import configparser
 import json
+import logging
 import os
+import sys
+import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from trainyard.errors import UsageError
+from trainyard.errors import UsageError, UserError
+from trainyard.settings.quantities import counted
+from trainyard.settings.suggestions import close_match
+from trainyard.spec.diagnostic import Diagnostic, SpecError
+from trainyard.spec.documents import Value
+from trainyard.spec.model import Pipeline
+from trainyard.spec.resolution import Resolution
+from trainyard.spec.resolved import Known
 
 
 @dataclass(frozen=True)
@@ -121,3 +136,106 @@ def _az_subscription(folder: Path) -> str:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UsageError(f"{file} cannot be read; write it again with `az login`") from error
     return str(chosen[0]) if chosen else ""
+
+
+def azure_ml() -> Any:
+    """Return the module azure.ai.ml; raise UserError where it is not installed."""
+    if not sys.stderr.isatty():
+        # Progress bars are for terminals; tqdm reads this as it is imported.
+        os.environ.setdefault("TQDM_DISABLE", "1")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # It warns of its own dealings with marshmallow.
+        try:
+            import azure.ai.ml
+            import azure.identity
+        except ImportError as error:
+            raise UserError(
+                f"{error.name} is not installed; a submission needs it: pip install 'trainyard-azureml[azure]'"
+            ) from error
+    # It warns of every experimental class that it reads a file with, whether or not the file uses it.
+    for name in ("azure.ai.ml", "azure.identity"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    return azure.ai.ml
+
+
+def connect(workspace: Workspace) -> Any:
+    """Return the client of a workspace, with azure-identity's default credential; nothing is sent yet.
+
+    Raise UserError without azure-ai-ml.
+    """
+    sdk = azure_ml()
+    from azure.identity import DefaultAzureCredential
+
+    return sdk.MLClient(
+        DefaultAzureCredential(),
+        workspace.subscription,
+        workspace.resource_group,
+        workspace.name,
+        enable_telemetry=False,
+        # Without it, version 1.35.2 of the client waits forever when the upload of one file fails.
+        show_progress=True,
+    )
+
+
+_RULE = "workspace"
+"""The rule that diagnostics of this package carry."""
+# Not clusters: the service finds machines itself.
+_SERVERLESS = frozenset({"serverless", ""})
+
+
+def _cluster_uses(pipeline: Pipeline) -> dict[str, tuple[Value, int]]:
+    """Return the clusters of a pipeline by name: where the YAML names each, and the most nodes that a job takes of it.
+
+    A job whose component is kept in Azure ML counts with one node: how many it takes is not known here.
+    """
+    uses: dict[str, tuple[Value, int]] = {}
+    for job in Resolution(pipeline).leaves.values():
+        compute = job.compute
+        if not isinstance(compute, Known):
+            continue
+        name = str(compute.value).removeprefix("azureml:")
+        nodes = job.processes().nodes
+        if name not in _SERVERLESS and "/" not in name and (name not in uses or nodes > uses[name][1]):
+            uses[name] = compute.written, nodes
+    return uses
+
+
+def check_workspace(client: Any, workspace: Workspace, pipeline: Pipeline | None) -> None:
+    """Ask for the workspace and for each cluster of a pipeline.
+
+    Raise UserError for an unknown workspace, SpecError for clusters that do not exist or are too small, and what the
+    client raises for everything else.
+    """
+    from azure.core.exceptions import ResourceNotFoundError
+
+    try:
+        client.workspaces.get(workspace.name)
+    except ResourceNotFoundError as error:
+        if getattr(error.error, "code", "") not in ("ResourceNotFound", "NotFound"):
+            raise
+        known = "`az ml workspace list` shows the workspaces of your subscription"
+        raise UserError(f"unknown {workspace} in subscription {workspace.subscription}; {known}") from error
+    problems = [] if pipeline is None else list(_cluster_problems(client, workspace, pipeline))
+    if problems:
+        raise SpecError(problems)
+
+
+def _cluster_problems(client: Any, workspace: Workspace, pipeline: Pipeline) -> Iterator[Diagnostic]:
+    from azure.core.exceptions import ResourceNotFoundError
+
+    for name, (written, nodes) in _cluster_uses(pipeline).items():
+        try:
+            cluster = client.compute.get(name)
+        except ResourceNotFoundError:
+            known = sorted(each.name for each in client.compute.list())
+            hint = (
+                f"{close_match(name, known)} It has {', '.join(known) or 'none'}. To create one: "
+                "az ml compute create -f compute/gpu_cluster.yaml"
+            )
+            yield Diagnostic(written.span, _RULE, f"{workspace} has no cluster '{name}'", hint=hint.strip())
+            continue
+        most = getattr(cluster, "max_instances", None)
+        if most is not None and most < nodes:
+            message = f"a job takes {counted(nodes, 'node')} and would wait forever: '{name}' has at most {most}"
+            hint = f"az ml compute update --name {name} --max-instances {nodes}"
+            yield Diagnostic(written.span, _RULE, message, hint=hint)
