@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from trainyard.report.run_report import write_report
-from trainyard.report.run_summary import summarise
+from trainyard.report.run_report import summarise, write_report
 from trainyard.settings.run_record import read_run_record
 
 

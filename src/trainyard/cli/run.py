@@ -23,8 +23,7 @@ from trainyard.rehearse.display import Display
 from trainyard.rehearse.run_options import RunOptions
 from trainyard.rehearse.run_store import find_run, read_record
 from trainyard.rehearse.runner import resume_run, run_pipeline
-from trainyard.report.run_report import write_report
-from trainyard.report.run_summary import summarise
+from trainyard.report.run_report import summarise, write_report
 from trainyard.settings.files import describe_os_error
 from trainyard.settings.quantities import duration
 from trainyard.settings.run_record import RunRecord

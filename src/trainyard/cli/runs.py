@@ -20,7 +20,7 @@ from trainyard.rehearse.run_store import bytes_held_alone, find_run, list_runs, 
 from trainyard.rehearse.run_store import clean as remove_runs
 from trainyard.report.comparison import MOST_RUNS, Comparison, Row, compare, write_comparison
 from trainyard.report.live import LivePage, served
-from trainyard.report.run_summary import summarise
+from trainyard.report.run_report import summarise
 from trainyard.settings.quantities import counted, duration, memory, moment
 from trainyard.settings.run_record import RunRecord, as_document
 from trainyard.terminal import print_facts, program, short, table

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,6 +19,8 @@ from trainyard.settings.files import replace_text
 from trainyard.settings.run_record import JobRecord, RunRecord
 
 _Name = TypeVar("_Name")
+_Results = Mapping[str, Mapping[str, JobResults]]
+"""Of each run, by its letter, the results of its jobs."""
 
 MOST_RUNS = len(STYLES)
 ABSENT = "–"
@@ -82,7 +84,7 @@ def _results(record: RunRecord) -> dict[str, JobResults]:
     return {name: read_job_results(job.output_folders(record.folder)) for name, job in record.jobs.items()}
 
 
-def _metrics_of(job: str, results: Mapping[str, Mapping[str, JobResults]]) -> dict[str, Metrics]:
+def _metrics_of(job: str, results: _Results) -> dict[str, Metrics]:
     """Return a job's metrics in each run, without series where there are none: curves keep the style of their run."""
     found = {letter: of_run.get(job) for letter, of_run in results.items()}
     return {letter: (of_job and of_job.metrics) or Metrics({}) for letter, of_job in found.items()}
@@ -92,9 +94,7 @@ def _row(label: str, values: Iterable[Any], write: Callable[[Any], str] = quanti
     return Row(label, tuple(ABSENT if value is None else write(value) for value in values))
 
 
-def _settings(
-    runs: Mapping[str, RunRecord], results: Mapping[str, Mapping[str, JobResults]], jobs: Sequence[str]
-) -> Iterable[Row]:
+def _settings(runs: Mapping[str, RunRecord], results: _Results, jobs: Sequence[str]) -> Iterable[Row]:
     """Yield inputs of the pipeline, then what each job has beyond them: inputs, settings, processes and versions.
 
     A job's input that has the same values as the pipeline's of that name is the same setting, listed once.
@@ -111,7 +111,10 @@ def _settings(
         inputs = [found.inputs if found else {} for found in of_job]
         ports = {name for found in of_job if found for name in (*found.inputs, *found.outputs)}
         # Ports are listed as inputs; as settings they are folders below each run's own.
-        settings = [_without(ports, found.settings) if found else {} for found in trained_with]
+        settings = [
+            {name: value for name, value in found.settings.items() if name not in ports} if found else {}
+            for found in trained_with
+        ]
         versions = [found.versions if found else {} for found in trained_with]
         for prefix, of_runs in (("inputs.", inputs), ("settings.", settings), ("", versions)):
             for name in _names(of_runs):
@@ -122,30 +125,22 @@ def _settings(
         yield _row(f"jobs.{job}: processes", (found and found.processes for found in of_job))
 
 
-def _without(names: Container[str], settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in settings.items() if name not in names}
-
-
 def _names(mappings: Iterable[Mapping[_Name, Any]]) -> list[_Name]:
     return list(dict.fromkeys(name for mapping in mappings for name in mapping))
 
 
-def _figures(results: Mapping[str, Mapping[str, JobResults]], jobs: Sequence[str]) -> Iterable[Row]:
+def _figures(results: _Results, jobs: Sequence[str]) -> Iterable[Row]:
     for job in jobs:
         of_runs = [of_run.get(job) for of_run in results.values()]
         evaluations = [_evaluated(found) for found in of_runs]
         for split, name in _names(evaluations):
             values = [figures.get((split, name)) for figures in evaluations]
             yield _row(f"{job}: {split} {name.replace('_', ' ')}", values, partial(quantities.figure, name))
-        metrics = [found.metrics if found else None for found in of_runs]
-        for series, label, choose in (
-            ("loss", "last training loss", _last),
-            ("validation_loss", "best validation loss", _lowest),
-            ("validation_accuracy", "best validation accuracy", _highest),
-        ):
-            values = [_value(found, series, choose) for found in metrics]
-            if any(value is not None for value in values):
-                yield _row(f"{job}: {label}", values, partial(quantities.figure, label))
+        for series, label, choose in _OF_CURVES:
+            curves = [found.metrics.series.get(series) if found and found.metrics else None for found in of_runs]
+            if any(curves):
+                chosen = [choose([value for _, value in points]) if points else None for points in curves]
+                yield _row(f"{job}: {label}", chosen, partial(quantities.figure, label))
 
 
 def _evaluated(results: JobResults | None) -> dict[tuple[str, str], float]:
@@ -154,26 +149,19 @@ def _evaluated(results: JobResults | None) -> dict[tuple[str, str], float]:
     return {(evaluation.split, name): value for name, value in evaluation.figures.items()} if evaluation else {}
 
 
-def _last(values: Sequence[float]) -> float:
-    return values[-1]
+def _finite(values: Iterable[float]) -> Iterable[float]:
+    return filter(math.isfinite, values)
 
 
-def _lowest(values: Sequence[float]) -> float:
-    return min(filter(math.isfinite, values), default=math.nan)
+_OF_CURVES: tuple[tuple[str, str, Callable[[Sequence[float]], float]], ...] = (
+    ("loss", "last training loss", lambda values: values[-1]),
+    ("validation_loss", "best validation loss", lambda values: min(_finite(values), default=math.nan)),
+    ("validation_accuracy", "best validation accuracy", lambda values: max(_finite(values), default=math.nan)),
+)
+"""Name of the series, label of the row, and the value that is compared."""
 
 
-def _highest(values: Sequence[float]) -> float:
-    return max(filter(math.isfinite, values), default=math.nan)
-
-
-def _value(metrics: Metrics | None, series: str, choose: Callable[[Sequence[float]], float]) -> float | None:
-    points = metrics.series.get(series, ()) if metrics else ()
-    return choose([value for _, value in points]) if points else None
-
-
-def _times(
-    runs: Mapping[str, RunRecord], results: Mapping[str, Mapping[str, JobResults]], jobs: Sequence[str]
-) -> Iterable[Row]:
+def _times(runs: Mapping[str, RunRecord], results: _Results, jobs: Sequence[str]) -> Iterable[Row]:
     yield _row("the whole run", (record.duration_s for record in runs.values()), quantities.duration)
     for job in jobs:
         yield _row(job, (record.jobs.get(job) for record in runs.values()), _time_of_job)

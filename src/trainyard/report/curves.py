@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any
 
@@ -76,64 +76,42 @@ class Line:
 
 @dataclass(frozen=True)
 class Look:
-    """What a chart is called, what its axes are, and how its values read."""
+    """What a chart is called, what its axes are, and how its values read.
+
+    Of metrics it shows `series`, each with its label, unless there is one with the same meaning in a better unit.
+    """
 
     title: str
+    series: Mapping[str, str] = field(default_factory=dict)
     is_share: bool = False
     from_zero: bool = False
     axis: str = "step"
     most_points: int = MOST_POINTS
-
-
-@dataclass(frozen=True)
-class _ChartKind(Look):
-    series: tuple[tuple[str, str, str], ...] = ()
-    """Name in the metrics, label, style."""
     unless: str = ""
-    """A series with the same meaning in a better unit, which replaces this chart."""
 
 
+_TOKENS = "tokens_per_second"
 # Three rows: what was learned, how the training went, and where its time went.
 _CHARTS = (
     (
-        _ChartKind("Loss", series=(("loss", "training", "first"), ("validation_loss", "validation", "second"))),
-        _ChartKind(
-            "Accuracy",
-            series=(("accuracy", "training", "first"), ("validation_accuracy", "validation", "second")),
-            is_share=True,
-        ),
-        _ChartKind("Perplexity", series=(("validation_perplexity", "validation", "second"),)),
+        Look("Loss", {"loss": "training", "validation_loss": "validation"}),
+        Look("Accuracy", {"accuracy": "training", "validation_accuracy": "validation"}, is_share=True),
+        Look("Perplexity", {"validation_perplexity": "validation"}),
     ),
     (
-        _ChartKind("Learning rate", series=(("learning_rate", "learning rate", "first"),), from_zero=True),
-        _ChartKind("Gradient norm", series=(("grad_norm", "gradient norm", "first"),), from_zero=True),
-        _ChartKind(
-            "Samples per second",
-            series=(("samples_per_second", "samples per second", "first"),),
-            from_zero=True,
-            unless="tokens_per_second",
-        ),
-        _ChartKind("Tokens per second", series=(("tokens_per_second", "tokens per second", "first"),), from_zero=True),
+        Look("Learning rate", {"learning_rate": "learning rate"}, from_zero=True),
+        Look("Gradient norm", {"grad_norm": "gradient norm"}, from_zero=True),
+        Look("Samples per second", {"samples_per_second": "samples per second"}, from_zero=True, unless=_TOKENS),
+        Look("Tokens per second", {_TOKENS: "tokens per second"}, from_zero=True),
     ),
     (
-        _ChartKind(
-            "Seconds per step",
-            series=(("step_seconds_p50", "median", "first"), ("step_seconds_p99", "99th percentile", "second")),
-            from_zero=True,
-        ),
-        _ChartKind(
+        Look("Seconds per step", {"step_seconds_p50": "median", "step_seconds_p99": "99th percentile"}, from_zero=True),
+        Look(
             "Seconds of own work",
-            series=(
-                ("slowest_rank_seconds", "slowest at the time", "first"),
-                ("fastest_rank_seconds", "fastest at the time", "second"),
-            ),
+            {"slowest_rank_seconds": "slowest at the time", "fastest_rank_seconds": "fastest at the time"},
             from_zero=True,
         ),
-        _ChartKind(
-            "Seconds waited for data",
-            series=(("data_wait_seconds", "seconds waited for data", "first"),),
-            from_zero=True,
-        ),
+        Look("Seconds waited for data", {"data_wait_seconds": "seconds waited for data"}, from_zero=True),
     ),
 )
 
@@ -141,7 +119,7 @@ _CHARTS = (
 def draw_charts(metrics: Metrics) -> list[list[Chart]]:
     """Return the charts for which these metrics have points, in rows."""
     rows = [
-        [draw_chart(kind, _lines(kind, metrics), width) for kind in row if _present(kind, metrics)]
+        [draw_chart(kind, lines, width) for kind in row if (lines := _lines(kind, metrics))]
         for row, width in zip(_CHARTS, _WIDTHS, strict=True)
     ]
     return [row for row in rows if row]
@@ -151,7 +129,7 @@ def draw_compared_charts(of_runs: Mapping[str, Metrics]) -> list[Chart]:
     """Return a chart per series that any of the runs has, with a curve for each run; at most as many as STYLES."""
     charts = []
     for kind in (kind for row in _CHARTS[:_COMPARED_ROWS] for kind in row):
-        for name, label, _ in kind.series:
+        for name, label in kind.series.items():
             lines = [
                 Line(run, style, metrics.series[name])
                 for (run, metrics), style in zip(of_runs.items(), STYLES, strict=False)
@@ -173,16 +151,13 @@ def draw_tracked_charts(metrics: Metrics) -> list[Chart]:
     ]
 
 
-def _lines(kind: _ChartKind, metrics: Metrics) -> list[Line]:
-    return [
-        Line(label, style, metrics.series[name], has_dots=style == "second")
-        for name, label, style in kind.series
-        if name in metrics.series
-    ]
-
-
-def _present(kind: _ChartKind, metrics: Metrics) -> bool:
-    return kind.unless not in metrics.series and any(name in metrics.series for name, _, _ in kind.series)
+def _lines(kind: Look, metrics: Metrics) -> list[Line]:
+    lines = []
+    for (name, label), style in zip(kind.series.items(), STYLES, strict=False):
+        if name in metrics.series and kind.unless not in metrics.series:
+            drawn_as = "second" if name.startswith("validation_") else style
+            lines.append(Line(label, drawn_as, metrics.series[name], has_dots=drawn_as == "second"))
+    return lines
 
 
 def thinned(points: Sequence[Point], most: int = MOST_POINTS) -> list[Point]:
@@ -340,6 +315,5 @@ def _summary(label: str, points: Sequence[Point]) -> str:
     finite = [value for _, value in points if math.isfinite(value)]
     if not finite:
         return f"{label}: no finite value"
-    return (
-        f"{label}: first {finite[0]:.4g}, last {finite[-1]:.4g}, minimum {min(finite):.4g}, maximum {max(finite):.4g}"
-    )
+    named = {"first": finite[0], "last": finite[-1], "minimum": min(finite), "maximum": max(finite)}
+    return f"{label}: {', '.join(f'{name} {value:.4g}' for name, value in named.items())}"

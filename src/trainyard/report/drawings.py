@@ -69,8 +69,7 @@ class Drawing:
     direction: str
     width: float
     height: float
-    box_width: float
-    box_height: float
+    size: _Boxes
     is_compact: bool
     boxes: tuple[JobBox, ...]
     arrows: tuple[Arrow, ...]
@@ -98,12 +97,14 @@ def draw_graph(run: RunRecord, carried: dict[tuple[str, str], list[str]], *, tal
         direction="tall" if tall else "wide",
         width=round(width + _MARGIN, 1),
         height=round(height + _MARGIN, 1),
-        box_width=boxes.width,
-        box_height=boxes.height,
+        size=boxes,
         is_compact=boxes is _COMPACT,
         boxes=tuple(_box(run.jobs[name], boxes, layout, tall) for name in run.jobs),
         arrows=tuple(
-            Arrow(_path(edge, spacing, tall), _tooltip(edge, carried.get((edge.source, edge.target), [])))
+            Arrow(
+                path=_path(edge, spacing, tall),
+                tooltip="\n".join([f"{edge.source} → {edge.target}", *carried.get((edge.source, edge.target), [])]),
+            )
             for edge in layout.edges
         ),
     )
@@ -116,6 +117,7 @@ def _at(place: BoxCentre, tall: bool) -> tuple[float, float]:
 
 def _box(job: JobRecord, boxes: _Boxes, layout: Layout, tall: bool) -> JobBox:
     x, y = _at(layout.places[job.name], tall)
+    most = boxes.name_characters
     state_line = job.state if job.duration_s is None else f"{job.state} · {duration(job.duration_s)}"
     if job.state == "reused":
         state_line = "reused, not run again"
@@ -123,7 +125,7 @@ def _box(job: JobRecord, boxes: _Boxes, layout: Layout, tall: bool) -> JobBox:
         job=job,
         x=round(x - boxes.width / 2, 1),
         y=round(y - boxes.height / 2, 1),
-        name=_shortened(job.name, boxes.name_characters),
+        name=job.name if len(job.name) <= most else job.name[: most - 1] + "…",
         state_line=state_line,
         process_line=process_counts(job),
         tooltip="\n".join(filter(None, [job.name, job.component, state_line, process_counts(job), job.reason])),
@@ -138,10 +140,6 @@ def process_counts(job: JobRecord) -> str:
     nodes = counted(job.nodes, "node")
     is_even = job.nodes * job.processes_per_node == job.processes
     return f"{nodes} × {job.processes_per_node} = {processes}" if is_even else f"{processes} on {nodes}"
-
-
-def _shortened(name: str, most: int) -> str:
-    return name if len(name) <= most else name[: most - 1] + "…"
 
 
 def _path(edge: Edge, spacing: Spacing, tall: bool) -> str:
@@ -164,10 +162,6 @@ def _path(edge: Edge, spacing: Spacing, tall: bool) -> str:
 def _point(place: BoxCentre, tall: bool) -> str:
     x, y = _at(place, tall)
     return f"{x:.1f},{y:.1f}"
-
-
-def _tooltip(edge: Edge, carried: list[str]) -> str:
-    return "\n".join([f"{edge.source} → {edge.target}", *carried])
 
 
 @dataclass(frozen=True)
@@ -205,7 +199,7 @@ def draw_timeline(run: RunRecord) -> Timeline | None:
     origin = min(attempt.start for attempt in attempts)
     span = max(max(attempt.start + attempt.seconds for attempt in attempts) - origin, 0.001)
     rows = [
-        JobBars(run.jobs[name], tuple(_bar(name, attempt, len(of_job), origin, span) for attempt in of_job))
+        JobBars(run.jobs[name], tuple(attempt.bar(name, len(of_job), origin, span) for attempt in of_job))
         for name, of_job in timed.items()
     ]
     rows.sort(key=lambda row: row.bars[0].start)
@@ -220,25 +214,24 @@ class _TimedAttempt(NamedTuple):
     seconds: float
     reason: str | None
 
+    def bar(self, job: str, attempts: int, origin: float, span: float) -> Bar:
+        """Return its bar on a timeline that begins at `origin` and spans so many seconds."""
+        after = self.start - origin
+        which = f"{job}, attempt {self.number} of {attempts}" if attempts > 1 else job
+        tooltip = f"{which}: began after {duration(after)}, took {duration(self.seconds)}"
+        return Bar(
+            start=round(after / span * 100, 3),
+            length=round(self.seconds / span * 100, 3),
+            tooltip=f"{tooltip}; {self.reason}" if self.reason else tooltip,
+        )
+
 
 def _timed_attempts(job: JobRecord) -> list[_TimedAttempt]:
-    timed = []
-    for number, attempt in enumerate(job.attempts, start=1):
-        if attempt.started_at is not None and attempt.duration_s is not None:
-            start = attempt.started_at.timestamp()
-            timed.append(_TimedAttempt(number, start, attempt.duration_s, attempt.reason))
-    return timed
-
-
-def _bar(job: str, attempt: _TimedAttempt, attempts: int, origin: float, span: float) -> Bar:
-    after = attempt.start - origin
-    which = f"{job}, attempt {attempt.number} of {attempts}" if attempts > 1 else job
-    tooltip = f"{which}: began after {duration(after)}, took {duration(attempt.seconds)}"
-    return Bar(
-        start=round(after / span * 100, 3),
-        length=round(attempt.seconds / span * 100, 3),
-        tooltip=f"{tooltip}; {attempt.reason}" if attempt.reason else tooltip,
-    )
+    return [
+        _TimedAttempt(number, attempt.started_at.timestamp(), attempt.duration_s, attempt.reason)
+        for number, attempt in enumerate(job.attempts, start=1)
+        if attempt.started_at is not None and attempt.duration_s is not None
+    ]
 
 
 @dataclass(frozen=True)
@@ -296,9 +289,8 @@ def draw_heat_map(confusion: ConfusionMatrix) -> HeatMap | None:
     size = number * cell_size
     # The slanted names of the last columns extend beyond the matrix.
     overhang = top * 0.6 if longest > 3 and has_counts else 4
-    return HeatMap(
-        confusion.classes, cells, cell_size, margin, top, margin + size + overhang, top + size + 4, has_counts
-    )
+    width, height = margin + size + overhang, top + size + 4
+    return HeatMap(confusion.classes, cells, cell_size, margin, top, width, height, has_counts)
 
 
 def most_frequent_mistakes(confusion: ConfusionMatrix) -> list[Confusion]:

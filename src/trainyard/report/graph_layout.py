@@ -7,7 +7,7 @@ neighbours; then every job is moved as close to the middle of its neighbours as 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -61,6 +61,7 @@ class _Bend:
 
 
 _Vertex = str | _Bend
+_Neighbours = Mapping[_Vertex, list[_Vertex]]
 
 
 def lay_out(depends_on: Mapping[str, Sequence[str]], spacing: Spacing) -> Layout:
@@ -107,7 +108,7 @@ def _layers(depends_on: Mapping[str, Sequence[str]]) -> dict[str, int]:
 
 def _with_bends(
     depends_on: Mapping[str, Sequence[str]], layer_of: Mapping[str, int]
-) -> tuple[list[list[_Vertex]], dict[_Vertex, list[_Vertex]], dict[_Vertex, list[_Vertex]]]:
+) -> tuple[list[list[_Vertex]], _Neighbours, _Neighbours]:
     """Return the vertices of each layer, and each one's neighbours in the layer before and the layer after."""
     layers: list[list[_Vertex]] = [[] for _ in range(max(layer_of.values()) + 1)]
     for job, layer in layer_of.items():
@@ -127,35 +128,33 @@ def _with_bends(
     return layers, before, after
 
 
-def _order(
-    layers: list[list[_Vertex]], before: Mapping[_Vertex, list[_Vertex]], after: Mapping[_Vertex, list[_Vertex]]
-) -> None:
+def _swept(
+    layers: list[list[_Vertex]], before: _Neighbours, after: _Neighbours
+) -> Iterator[tuple[list[_Vertex], _Neighbours]]:
+    """Yield each layer with its neighbours before it, from first to last, then back with those after, and so on."""
+    for _ in range(_SWEEPS // 2):
+        yield from ((layer, before) for layer in layers)
+        yield from ((layer, after) for layer in reversed(layers))
+
+
+def _order(layers: list[list[_Vertex]], before: _Neighbours, after: _Neighbours) -> None:
     """Sort each layer stably by the barycentre of its neighbours, alternately forwards and backwards."""
-    for sweep in range(_SWEEPS):
-        forwards = sweep % 2 == 0
-        neighbours = before if forwards else after
-        for layer in layers if forwards else reversed(layers):
-            position = {v: float(index) for each in layers for index, v in enumerate(each)}
-            barycentre = {v: _mean([position[n] for n in neighbours[v]], position[v]) for v in layer}
-            layer.sort(key=barycentre.__getitem__)
+    for layer, neighbours in _swept(layers, before, after):
+        position = {v: float(index) for each in layers for index, v in enumerate(each)}
+        barycentre = {v: _mean([position[n] for n in neighbours[v]], position[v]) for v in layer}
+        layer.sort(key=barycentre.__getitem__)
 
 
 def _breadths(
-    layers: list[list[_Vertex]],
-    before: Mapping[_Vertex, list[_Vertex]],
-    after: Mapping[_Vertex, list[_Vertex]],
-    spacing: Spacing,
+    layers: list[list[_Vertex]], before: _Neighbours, after: _Neighbours, spacing: Spacing
 ) -> dict[_Vertex, float]:
     """Return the centre of each vertex across the flow: close to its neighbours, in order, not overlapping, from 0."""
     centre: dict[_Vertex, float] = {}
     for layer in layers:
         centre.update(zip(layer, _apart([0.0] * len(layer), layer, spacing), strict=True))
-    for sweep in range(_SWEEPS):
-        forwards = sweep % 2 == 0
-        neighbours = before if forwards else after
-        for layer in layers if forwards else reversed(layers):
-            desired = [_mean([centre[n] for n in neighbours[v]], centre[v]) for v in layer]
-            centre.update(zip(layer, _apart(desired, layer, spacing), strict=True))
+    for layer, neighbours in _swept(layers, before, after):
+        desired = [_mean([centre[n] for n in neighbours[v]], centre[v]) for v in layer]
+        centre.update(zip(layer, _apart(desired, layer, spacing), strict=True))
     start = min(centre[v] - _size(v, spacing) / 2 for v in centre)
     return {v: value - start for v, value in centre.items()}
 

@@ -41,6 +41,7 @@ _LAST_SECONDS = 2.0
 _LARGEST_FILE_BYTES = 1 << 30
 _FIRST_LOG_BYTES, _LOG_BYTES_PER_LOOK = 1 << 13, 1 << 16
 _SHOWN_IMAGES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
+_PLAIN_TEXT = "text/plain; charset=utf-8"
 _PAGE_POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:; connect-src 'self'; "
     "frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
@@ -225,60 +226,52 @@ class _Handler(BaseHTTPRequestHandler):
         with suppress(OSError):
             super().finish()
 
-    def do_GET(self) -> None:
-        self._answer(with_body=True)
-
-    def do_HEAD(self) -> None:
-        self._answer(with_body=False)
-
     def _refuse_method(self) -> None:
-        self._send(HTTPStatus.METHOD_NOT_ALLOWED, b"only GET and HEAD\n", more={"Allow": "GET, HEAD"})
+        self._send(HTTPStatus.METHOD_NOT_ALLOWED, b"only GET and HEAD\n", Allow="GET, HEAD")
 
     do_POST = do_PUT = do_DELETE = do_PATCH = do_OPTIONS = _refuse_method
 
-    def _answer(self, *, with_body: bool) -> None:
+    def do_GET(self) -> None:
+        """Answer with the page, its events, or a file of the run."""
         host = self.headers.get("Host", "")
         assert isinstance(self.server, ThreadingHTTPServer)
         port = self.server.server_port
         if host not in (f"{LOOPBACK}:{port}", f"localhost:{port}"):
-            self._send(HTTPStatus.FORBIDDEN, b"unknown Host\n", with_body=with_body)
+            self._send(HTTPStatus.FORBIDDEN, b"unknown Host\n")
             return
         token, separator, path = unquote(self.path.partition("?")[0]).removeprefix("/").partition("/")
         if not separator or not secrets.compare_digest(token.encode(), self.page.token.encode()):
-            self._send(HTTPStatus.FORBIDDEN, b"the address lacks its token\n", with_body=with_body)
+            self._send(HTTPStatus.FORBIDDEN, b"the address lacks its token\n")
         elif path == "":
-            self._send_page(with_body=with_body)
-        elif path == "events" and with_body:
+            self._send_page()
+        elif path == "events" and self.command == "GET":
             self._send_events()
         else:
-            self._send_file(path, with_body=with_body)
+            self._send_file(path)
 
-    def _send_page(self, *, with_body: bool) -> None:
+    do_HEAD = do_GET
+
+    def _send_page(self) -> None:
         try:
             page = self.page.page()
         except UsageError:
-            self._send(HTTPStatus.NOT_FOUND, b"the run's folder was removed\n", with_body=with_body)
+            self._send(HTTPStatus.NOT_FOUND, b"the run's folder was removed\n")
         else:
-            self._send(HTTPStatus.OK, page, "text/html; charset=utf-8", _PAGE_POLICY, with_body=with_body)
+            self._send(HTTPStatus.OK, page, "text/html; charset=utf-8", _PAGE_POLICY)
 
     def _send_events(self) -> None:
         self._deadline.cancel()  # they last as long as the run; each write has `timeout`
         self._begin(HTTPStatus.OK, "text/event-stream", _FILE_POLICY)
-        self.end_headers()
         commented = time.monotonic()
-        try:
+        with suppress(OSError, UsageError):  # the browser has left, or the run's folder was removed
             for name, data in self.page.events():
                 if name:
                     self.wfile.write(f"event: {name}\ndata: {data}\n\n".encode())
                 elif time.monotonic() - commented > _SECONDS_BETWEEN_COMMENTS:
                     commented = time.monotonic()
                     self.wfile.write(b": still here\n\n")
-        except OSError:
-            return  # the browser has left
-        except UsageError:
-            return  # the run's folder was removed
 
-    def _send_file(self, path: str, *, with_body: bool) -> None:
+    def _send_file(self, path: str) -> None:
         """Send a file of the run, as text unless it is a picture; or the names of a folder's files."""
         root = self.page.run_folder
         try:
@@ -287,20 +280,16 @@ class _Handler(BaseHTTPRequestHandler):
         except (OSError, ValueError):
             is_there = False
         if not is_there:
-            self._send(HTTPStatus.NOT_FOUND, b"not a file of this run\n", with_body=with_body)
+            self._send(HTTPStatus.NOT_FOUND, b"not a file of this run\n")
         elif file.is_dir():
             names = sorted(f"{entry.name}/" if entry.is_dir() else entry.name for entry in file.iterdir())
-            self._send(HTTPStatus.OK, "".join(f"{name}\n" for name in names).encode(), with_body=with_body)
+            self._send(HTTPStatus.OK, "".join(f"{name}\n" for name in names).encode())
         else:
             kind = mimetypes.guess_type(file.name)[0]
-            self._send(
-                HTTPStatus.OK,
-                read_regular(file, _LARGEST_FILE_BYTES),
-                kind if kind in _SHOWN_IMAGES else "text/plain; charset=utf-8",
-                with_body=with_body,
-            )
+            content = read_regular(file, _LARGEST_FILE_BYTES)
+            self._send(HTTPStatus.OK, content, kind if kind in _SHOWN_IMAGES else _PLAIN_TEXT)
 
-    def _begin(self, status: HTTPStatus, kind: str, policy: str) -> None:
+    def _begin(self, status: HTTPStatus, kind: str, policy: str, **more: str) -> None:
         self.send_response(status)
         for name, value in {
             "Content-Type": kind,
@@ -309,24 +298,16 @@ class _Handler(BaseHTTPRequestHandler):
             "Referrer-Policy": "no-referrer",
             "Cross-Origin-Resource-Policy": "same-origin",
             "Cache-Control": "no-store",
+            **more,
         }.items():
             self.send_header(name, value)
+        self.end_headers()
 
     def _send(
-        self,
-        status: HTTPStatus,
-        body: bytes,
-        kind: str = "text/plain; charset=utf-8",
-        policy: str = _FILE_POLICY,
-        more: dict[str, str] | None = None,
-        *,
-        with_body: bool = True,
+        self, status: HTTPStatus, body: bytes, kind: str = _PLAIN_TEXT, policy: str = _FILE_POLICY, **more: str
     ) -> None:
-        self._begin(status, kind, policy)
-        for name, value in {"Content-Length": str(len(body)), **(more or {})}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        if with_body:
+        self._begin(status, kind, policy, **{"Content-Length": str(len(body))}, **more)
+        if self.command != "HEAD":
             self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:

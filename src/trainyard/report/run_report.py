@@ -1,8 +1,9 @@
-"""Writes report.html: a run as one page that needs no network, for screens, phones and paper."""
+"""A run as one page that needs no network, report.html, and its results in a few lines for a terminal."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 import trainyard
 from trainyard.errors import UsageError
-from trainyard.printing import last_lines
+from trainyard.printing import last_lines, short
 from trainyard.report.curves import Chart, draw_charts, draw_tracked_charts
 from trainyard.report.drawings import (
     Confusion,
@@ -48,6 +49,17 @@ _LOG_LINES, _LOG_LINE_CHARACTERS = 30, 300
 _MOST_LOGS = 64
 """Of a run with more logs, those of the jobs that did not complete come first; the others are linked only."""
 
+_EXPORT = "export_model"
+"""The component whose files are the trained model once more, for other programs."""
+_NAMED_FILES = (
+    ("model.safetensors", "model", ""),
+    ("confusion_matrix.png", "confusion matrix", "confusion_matrix.png"),
+    ("autotune.json", "fastest settings", "profile.yaml"),
+)
+"""What an output is known by, what that is called, and the path that is named."""
+_LONGEST_SAMPLE = 96
+"""How many characters of generated text fit on a line of a terminal, beside its label."""
+
 
 @dataclass(frozen=True)
 class Input:
@@ -73,7 +85,6 @@ class JobView:
     tracked: Tracked | None
     tracked_charts: list[Chart]
     tracked_figures: list[Figure]
-    has_smoothed_labels: bool
 
 
 @dataclass(frozen=True)
@@ -125,7 +136,11 @@ def write_report(run_folder: Path) -> Path:
 def run_page(run: RunRecord, run_folder: Path, *, is_live: bool = False) -> str:
     """Return the page of a run: as it is kept, or live, which is the same with a script that follows the run."""
     templates = page_templates(run_folder)
-    origins = _origins(run, run_folder)
+    origins = {
+        os.path.realpath(run_folder / path): f"{job.name}.{port}"
+        for job in run.jobs.values()
+        for port, path in job.outputs.items()
+    }
     jobs = [_view(job, origins, run_folder) for job in run.jobs.values()]
     logs = _log_tails(run, run_folder, with_lines=not is_live)
     carried: dict[tuple[str, str], list[str]] = {}
@@ -164,16 +179,21 @@ def _view(job: JobRecord, origins: dict[str, str], run_folder: Path) -> JobView:
         figures=evaluation_figures(results.evaluation) if results.evaluation else [],
         heat_map=draw_heat_map(confusion) if confusion else None,
         mistakes=most_frequent_mistakes(confusion) if confusion else [],
-        tracked=tracked if tracked and (tracked.parameters or tracked.metrics.series or tracked.images) else None,
+        tracked=tracked,
         tracked_charts=draw_tracked_charts(tracked.metrics) if tracked else [],
-        tracked_figures=_last_values(tracked.metrics) if tracked else [],
-        has_smoothed_labels=results.settings is not None
-        and _is_positive(results.settings.settings.get("label_smoothing")),
+        tracked_figures=[
+            Figure(name, quantities.number(points[-1][1])) for name, points in tracked.metrics.series.items()
+        ]
+        if tracked
+        else [],
     )
 
 
 def _tracked(job: JobRecord, results: JobResults, run_folder: Path) -> Tracked | None:
-    """Return what a job logged with MLflow beyond what its outputs hold: our steps log the same to both."""
+    """Return what a job logged with MLflow beyond what its outputs hold: our steps log the same to both.
+
+    None where that is nothing.
+    """
     folder = job.tracked_folder(run_folder)
     if folder is None:
         return None
@@ -181,31 +201,11 @@ def _tracked(job: JobRecord, results: JobResults, run_folder: Path) -> Tracked |
     known = set(results.metrics.series if results.metrics else ())
     if results.evaluation:
         known |= {f"{results.evaluation.split}_{name}" for name in results.evaluation.figures}
-    return replace(
-        found,
-        parameters={} if results.settings else found.parameters,
-        metrics=Metrics({name: points for name, points in found.metrics.series.items() if name not in known}),
-    )
-
-
-def _last_values(metrics: Metrics) -> list[Figure]:
-    return [Figure(name, quantities.number(points[-1][1])) for name, points in metrics.series.items()]
-
-
-def _is_positive(value: Any) -> bool:
-    try:
-        return float(value) > 0
-    except (TypeError, ValueError):
-        return False
-
-
-def _origins(run: RunRecord, run_folder: Path) -> dict[str, str]:
-    """Return which `job.port` wrote each path."""
-    return {
-        os.path.realpath(run_folder / path): f"{job.name}.{port}"
-        for job in run.jobs.values()
-        for port, path in job.outputs.items()
-    }
+    parameters = {} if results.settings else found.parameters
+    series = {name: points for name, points in found.metrics.series.items() if name not in known}
+    if not (parameters or series or found.images):
+        return None
+    return replace(found, parameters=parameters, metrics=Metrics(series))
 
 
 def _input(name: str, value: Any, origins: dict[str, str], run_folder: Path) -> Input:
@@ -221,7 +221,8 @@ def _headline(jobs: list[JobView]) -> Headline | None:
         evaluation = job.results.evaluation
         if evaluation is not None and evaluation.figures:
             first = evaluation_figures(evaluation)[0]
-            extent = quantities.counted(*_extent(evaluation))
+            samples, tokens = evaluation.samples, evaluation.tokens
+            extent = quantities.counted(samples, "sample") if tokens is None else quantities.counted(tokens, "token")
             return Headline(f"{evaluation.split} {first.label}", first.value, extent)
     for job in reversed(jobs):
         series = job.results.metrics.series if job.results.metrics else {}
@@ -272,16 +273,12 @@ def _log_tails(run: RunRecord, run_folder: Path, *, with_lines: bool) -> dict[st
         left -= len(shown)
         files = job.log_files(run_folder) if with_lines else {}
         titles = [f"Log of rank {rank}" for rank in range(len(shown))] if len(job.logs) > 1 else ["Log"]
+        lines = {path: last_lines(file, _LOG_LINES) for path, file in files.items() if path in shown}
         tails[job.name] = [
-            LogTail(path, title, _last_lines(files.get(path))) for path, title in zip(shown, titles, strict=False)
+            LogTail(path, title, tuple(line[:_LOG_LINE_CHARACTERS] for line in lines.get(path, ())))
+            for path, title in zip(shown, titles, strict=False)
         ]
     return tails
-
-
-def _last_lines(log: Path | None) -> tuple[str, ...]:
-    if log is None:
-        return ()
-    return tuple(line[:_LOG_LINE_CHARACTERS] for line in last_lines(log, _LOG_LINES))
 
 
 def evaluation_figures(evaluation: Evaluation) -> list[Figure]:
@@ -292,6 +289,56 @@ def evaluation_figures(evaluation: Evaluation) -> list[Figure]:
     return [Figure(name.replace("_", " "), quantities.figure(name, found[name])) for name in names]
 
 
-def _extent(evaluation: Evaluation) -> tuple[int, str]:
-    """Return the size of the evaluated split: tokens if they are counted, else samples."""
-    return (evaluation.samples, "sample") if evaluation.tokens is None else (evaluation.tokens, "token")
+def summarise(run: RunRecord) -> list[tuple[str, str]]:
+    """Return pairs of a label and a text, as far as they exist: figures of evaluations, attempts, files.
+
+    The files are models and confusion matrices; of a run without these, the outputs of the pipeline.
+    """
+    figures: list[tuple[str, str]] = []
+    files: list[tuple[str, str]] = []
+    for job in run.jobs.values():
+        folders = job.output_folders(run.folder)
+        evaluation = read_job_results(folders).evaluation
+        if evaluation is not None:
+            figures += _evaluation_lines(evaluation)
+        for folder in folders.values():
+            for mark, label, shown in _NAMED_FILES:
+                if (folder / mark).is_file():
+                    is_export = label == "model" and job.component == _EXPORT
+                    files.append(("export" if is_export else label, str(short(folder / shown))))
+    if not files:
+        files = [("output", f"{name}: {short(run.folder / path)}") for name, path in run.outputs.items()]
+    report = run.folder / "report.html"
+    written = [("report", str(short(report)))] if report.is_file() else []
+    return [*figures, *_restarts(run), *written, *files, ("logs", f"{short(run.folder / 'jobs')}/*/user_logs/")]
+
+
+def _restarts(run: RunRecord) -> Iterator[tuple[str, str]]:
+    for name, job in run.jobs.items():
+        if len(job.attempts) < 2:
+            continue
+        repeated = [attempt.repeated_steps for attempt in job.attempts if attempt.repeated_steps is not None]
+        lost = [attempt.lost_s for attempt in job.attempts if attempt.lost_s is not None]
+        costs = [f"{sum(repeated)} steps repeated"] if repeated else []
+        costs += [f"{quantities.duration(sum(lost))} until it was where it had been"] if lost else []
+        yield "attempts", f"{name}: {len(job.attempts)}" + (f"; {', '.join(costs)}" if costs else "")
+
+
+def _evaluation_lines(evaluation: Evaluation) -> Iterator[tuple[str, str]]:
+    figures, split = evaluation.figures, evaluation.split
+    if "accuracy" in figures:
+        right = round(figures["accuracy"] * evaluation.samples)
+        yield f"{split} accuracy", f"{figures['accuracy']:.4f} ({right} of {evaluation.samples} correct)"
+    elif "perplexity" in figures:
+        bits = f" ({figures['bits_per_byte']:.3f} bits per byte)" if "bits_per_byte" in figures else ""
+        yield f"{split} perplexity", f"{figures['perplexity']:.2f}{bits}"
+    elif figures:
+        yield split, ", ".join(f"{figure.label} {figure.value}" for figure in evaluation_figures(evaluation))
+    if evaluation.generated is not None:
+        yield "it writes", "…" + _on_one_line(evaluation.generated.continuation)
+
+
+def _on_one_line(text: str) -> str:
+    """Return the beginning of a text, printable and short enough for a terminal."""
+    line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    return line if len(line) <= _LONGEST_SAMPLE else line[:_LONGEST_SAMPLE] + "…"
