@@ -10,12 +10,11 @@ from functools import cache
 from pathlib import Path
 
 from trainyard.catalogue.gpus import find_gpu
-from trainyard.plan.estimate.adapters import Adapters
 from trainyard.plan.estimate.architectures import find_architecture
 from trainyard.plan.estimate.compute import Efficiency, efficiency_curves
 from trainyard.plan.estimate.memory import memory_of
 from trainyard.plan.estimate.step_time import samples_per_second_per_gpu, step_time_of
-from trainyard.plan.estimate.training import TrainingShape, machines_of_gpu
+from trainyard.plan.estimate.training import Adapters, TrainingShape, machines_of_gpu
 
 _CSV_FILE = Path(__file__).with_suffix(".csv")
 

@@ -9,7 +9,7 @@ from itertools import pairwise
 import jsonschema
 
 from trainyard.catalogue.skus import find_sku
-from trainyard.plan import drawing, page, reporters
+from trainyard.plan import drawing, reporters
 from trainyard.plan.estimate.architectures import find_architecture
 from trainyard.plan.estimate.estimator import estimate
 from trainyard.plan.estimate.training import TrainingShape, machines_of_sku
@@ -61,7 +61,7 @@ def test_a_job_kept_in_azure_ml_is_in_every_format(pipeline_of, digits) -> None:
     )
     assert "  not counted  train" in text.split("at one time, at most")[1]
     assert "| `train` | kept in Azure ML: not known here |" in reporters.as_markdown(planned)
-    assert "components/train/versions/1: kept in Azure ML: not known here" in page.as_html(planned, pipeline, [])
+    assert "components/train/versions/1: kept in Azure ML: not known here" in reporters.as_html(planned, pipeline, [])
     document = json.loads(reporters.as_json(planned))
     jsonschema.validate(document, json.loads(schema_file("plan").read_text(encoding="utf-8")))
     assert document["not_planned"]["train"]["waits_for"] == ["prepare"]

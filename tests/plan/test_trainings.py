@@ -11,12 +11,11 @@ import pytest
 
 from trainyard.cli import main
 from trainyard.errors import UsageError
-from trainyard.plan import page, reporters
+from trainyard.plan import reporters
 from trainyard.plan.estimate import reporters as estimates
 from trainyard.plan.estimate.architectures import Architecture, find_architecture
 from trainyard.plan.estimate.training import TrainingShape
-from trainyard.plan.job_plans import JobPlan, Plan
-from trainyard.plan.measured import read_measured
+from trainyard.plan.job_plans import JobPlan, Plan, read_measured
 from trainyard.plan.planner import plan as plan_with
 from trainyard.render.project import Project
 from trainyard.render.rendering import render
@@ -287,7 +286,7 @@ def test_the_fastest_and_the_cheapest_profile_are_named() -> None:
 
 def test_the_page_stands_alone_and_draws_memory_and_scaling() -> None:
     pipeline = load_pipeline(ROOT / "pipelines" / "deepspeed.yaml")
-    text = page.as_html(_plan("deepspeed"), pipeline, [])
+    text = reporters.as_html(_plan("deepspeed"), pipeline, [])
     assert text.count("<svg") == 2
     assert "1024 nodes" in text
     assert "http" not in text.replace("https://learn", "")

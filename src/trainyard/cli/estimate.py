@@ -20,12 +20,11 @@ from trainyard.plan.estimate import (
     estimator,
     reporters,
 )
-from trainyard.plan.estimate.adapters import Adapters
 from trainyard.plan.estimate.architectures import Architecture
 from trainyard.plan.estimate.config_file import find_model
 from trainyard.plan.estimate.image_models import ImageModel
 from trainyard.plan.estimate.search import current_machines, search
-from trainyard.plan.estimate.training import Machines, TrainingShape, machines_of_gpu, machines_of_sku
+from trainyard.plan.estimate.training import Adapters, Machines, TrainingShape, machines_of_gpu, machines_of_sku
 from trainyard.settings.steps.training import Training
 
 _LONGEST_DEFAULT = 8192

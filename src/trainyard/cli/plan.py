@@ -13,12 +13,11 @@ from trainyard.cli.parameters import OneOf, PathOf, chosen_file, file_argument
 from trainyard.cli.working_folder import project, runs_folder
 from trainyard.errors import UsageError
 from trainyard.lint.config import computes_for
-from trainyard.plan import page, reporters
+from trainyard.plan import reporters
 from trainyard.plan.estimate.config_file import find_model
 from trainyard.plan.estimate.estimator import estimate
 from trainyard.plan.estimate.training import machines_of_sku
-from trainyard.plan.job_plans import JobPlan, Plan
-from trainyard.plan.measured import METRICS_FILE, Measured, read_measured
+from trainyard.plan.job_plans import METRICS_FILE, JobPlan, Measured, Plan, read_measured
 from trainyard.plan.planner import plan as plan_pipeline
 from trainyard.plan.reporters import OnProfile
 from trainyard.project_files import limit_reading, root_of
@@ -80,7 +79,7 @@ def plan(
     planned = _with_measured(planned, chosen, Path(from_run) if from_run else None)
     profiles = _on_profiles(planned)
     if output_format == "html":
-        click.echo(page.as_html(planned, pipeline, profiles))
+        click.echo(reporters.as_html(planned, pipeline, profiles))
     else:
         click.echo(_FORMATTERS[output_format](planned, profiles))
 

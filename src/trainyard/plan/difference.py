@@ -64,9 +64,8 @@ def _at(*names: str) -> Callable[[Any], Any]:
 
 
 def _gpus(job: JobPlan) -> int | None:
-    if job.sku is None or not job.sku.gpu_count:
-        return None
-    return job.processes.nodes * job.sku.gpu_count
+    gpus_per_node = job.sku.gpu_count if job.sku is not None else 0
+    return job.processes.nodes * gpus_per_node or None
 
 
 def _machines_of_trials(job: JobPlan) -> int | None:
@@ -75,10 +74,6 @@ def _machines_of_trials(job: JobPlan) -> int | None:
 
 def _training_seconds(job: JobPlan) -> float | None:
     return job.hours * 3600 if job.hours is not None else None
-
-
-def _yes_or_no(answer: bool) -> str:
-    return "yes" if answer else "no"
 
 
 FIGURES = (
@@ -95,7 +90,7 @@ FIGURES = (
     PlanFigure("parameters", "parameters", _at("estimate", "training", "architecture", "parameters"), count),
     PlanFigure("trained_parameters", "trained", _at("estimate", "training", "trained_parameters"), count),
     PlanFigure("memory_bytes_per_gpu", "memory of a GPU", _at("estimate", "memory", "total"), gigabytes),
-    PlanFigure("fits", "fits", _at("estimate", "fits"), _yes_or_no),
+    PlanFigure("fits", "fits", _at("estimate", "fits"), {True: "yes", False: "no"}.__getitem__),
     PlanFigure("step_seconds", "time of a step", _at("step_seconds"), duration),
     PlanFigure("tokens_per_second", "tokens a second", _at("estimate", "tokens_per_second"), count),
     PlanFigure("samples_per_second", "samples a second", _at("estimate", "samples_per_second"), count),
@@ -153,12 +148,12 @@ class PlanDifference:
     @property
     def new_findings(self) -> list[tuple[str, str]]:
         """What to look at that the old version does not have, with the job's name."""
-        return _findings(self.after, self.before)
+        return [finding for finding in self.after.findings if finding not in self.before.findings]
 
     @property
     def solved_findings(self) -> list[tuple[str, str]]:
         """What the old version had to look at, and the new one does not."""
-        return _findings(self.before, self.after)
+        return [finding for finding in self.before.findings if finding not in self.after.findings]
 
 
 def _jobs_missing(of: Plan, without: Plan) -> list[JobPlan | UnplannedJob]:
@@ -175,12 +170,3 @@ def _changed(figures: Iterable[PlanFigure], was: Any, now: Any) -> list[FigureCh
             texts = figure.text(before), figure.text(after)
             changes.append(FigureChange(figure.name, figure.label, before, after, *texts))
     return changes
-
-
-def _findings(of: Plan, without: Plan) -> list[tuple[str, str]]:
-    known = _findings_of(without)
-    return [finding for finding in _findings_of(of) if finding not in known]
-
-
-def _findings_of(plan: Plan) -> list[tuple[str, str]]:
-    return [(job.name, finding) for job in plan.jobs for finding in job.findings]

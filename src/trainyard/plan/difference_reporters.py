@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from difflib import SequenceMatcher
 from typing import Any
 
@@ -13,8 +13,8 @@ from trainyard.errors import UsageError
 from trainyard.plan import markdown
 from trainyard.plan.difference import FigureChange, PlanDifference
 from trainyard.plan.job_plans import JobPlan, UnplannedJob
-from trainyard.plan.page import page_template
 from trainyard.plan.pipeline_settings import Change
+from trainyard.plan.reporters import page_template
 from trainyard.settings.quantities import duration
 from trainyard.spec.secrets import redacted
 
@@ -33,8 +33,9 @@ def as_text(found: PlanDifference) -> str:
         return "\n".join([*lines, f"  {NOTHING}"])
     lines += [f"  job {job.name}   {text}" for job, text in _jobs(found)]
     for title, figures in _sections(found):
-        rows = [(figure.label, _arrow(figure)) for figure in figures]
-        lines += [f"  {title}", *printing.table(rows, indent=4)]
+        rows = [_figure_row(figure) for figure in figures]
+        arrows = [(label, f"{before} → {after}   {ratio}".rstrip()) for label, before, after, ratio in rows]
+        lines += [f"  {title}", *printing.table(arrows, indent=4)]
     if found.changes:
         lines += ["  settings", *settings_as_text(found.changes, 4)]
     lines += [f"  ! new: {job}: {finding}" for job, finding in found.new_findings]
@@ -53,10 +54,12 @@ def as_markdown(found: PlanDifference) -> str:
     title = f"### What changes in {markdown.code(found.after.file)}, against {markdown.prose(found.against)}"
     if found.is_empty:
         return f"{title}\n\n{NOTHING.capitalize()}."
+    figures = [(title, *_figure_row(figure)) for title, changes in _sections(found) for figure in changes]
+    settings = [tuple(map(_as_code, _setting_row(change))) for change in found.changes]
     blocks = [
         [f"- job {markdown.code(job.name)}: {markdown.prose(text)}" for job, text in _jobs(found)],
-        _figures_as_markdown(found),
-        _settings_as_markdown(found.changes),
+        markdown.table(_PLAN_COLUMNS, figures) if figures else [],
+        markdown.table(_SETTING_COLUMNS, settings) if settings else [],
     ]
     for heading, findings in (("To look at, new:", found.new_findings), ("Solved:", found.solved_findings)):
         if findings:
@@ -64,15 +67,9 @@ def as_markdown(found: PlanDifference) -> str:
     return "\n\n".join([title, *("\n".join(block) for block in blocks if block)])
 
 
-def _figures_as_markdown(found: PlanDifference) -> list[str]:
-    rows = [(title, *_figure_row(figure)) for title, figures in _sections(found) for figure in figures]
-    return markdown.table(_PLAN_COLUMNS, rows) if rows else []
-
-
-def _settings_as_markdown(changes: Sequence[Change]) -> list[str]:
-    """Return a table whose values are code, where underscores and asterisks would be read as emphasis."""
-    rows = [[cell if cell in ("", "–") else markdown.code(cell) for cell in _setting_row(change)] for change in changes]
-    return markdown.table(_SETTING_COLUMNS, rows) if rows else []
+def _as_code(cell: str) -> str:
+    """Return a value as code: as text, its underscores and asterisks would be read as emphasis."""
+    return cell if cell in ("", "–") else markdown.code(cell)
 
 
 def as_json(found: PlanDifference) -> str:
@@ -163,25 +160,22 @@ def times(figure: FigureChange) -> str:
     return f"{ratio - 1:+.0%}".replace("%", " %")
 
 
-def _arrow(figure: FigureChange) -> str:
-    return f"{figure.before_text} → {figure.after_text}   {times(figure)}".rstrip()
-
-
 def _figure_row(figure: FigureChange) -> tuple[str, str, str, str]:
     return figure.label, figure.before_text, figure.after_text, times(figure)
 
 
 def _setting_row(change: Change) -> tuple[str, str, str, str]:
-    before, after = shortened(change)
-    return _name(change), before, after, _place(change)
+    place = f"{os.path.relpath(change.place.file)}:{change.place.line}" if change.place else ""
+    return _name(change), *shortened(change), place
 
 
 def _setting_as_json(change: Change) -> dict[str, Any]:
+    before, after = _redacted(change)
     return {
         "key": change.key,
         "jobs": list(change.jobs),
-        "before": _redacted(change.key, change.before),
-        "after": _redacted(change.key, change.after),
+        "before": before,
+        "after": after,
         "file": os.path.relpath(change.place.file) if change.place else None,
         "line": change.place.line if change.place else None,
     }
@@ -192,30 +186,24 @@ def _name(change: Change) -> str:
     return f"{change.key} ({', '.join(change.jobs)})" if change.jobs else change.key
 
 
-def _place(change: Change) -> str:
-    return f"{os.path.relpath(change.place.file)}:{change.place.line}" if change.place else ""
-
-
 def shortened(change: Change) -> tuple[str, str]:
     """Return both values of a setting, without secrets; of long ones only the words that differ."""
-    before, after = _redacted(change.key, change.before), _redacted(change.key, change.after)
+    before, after = _redacted(change)
     if before is None or after is None:
         return _cut(before), _cut(after)
     if max(len(before), len(after)) <= _LONGEST:
         return before, after
     old, new = before.split(), after.split()
     opcodes = SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
-    changed = [(old[a:b], new[c:d]) for kind, a, b, c, d in opcodes if kind != "equal"]
-    return _cut(_stretches(was for was, _ in changed)), _cut(_stretches(now for _, now in changed))
+    removed = [" ".join(old[start:end]) for kind, start, end, _, _ in opcodes if kind != "equal"]
+    added = [" ".join(new[start:end]) for kind, _, _, start, end in opcodes if kind != "equal"]
+    return _cut(" … ".join(filter(None, removed)) or None), _cut(" … ".join(filter(None, added)) or None)
 
 
-def _stretches(stretches: Iterable[Sequence[str]]) -> str | None:
-    return " … ".join(" ".join(words) for words in stretches if words) or None
-
-
-def _redacted(key: str, text: str | None) -> str | None:
-    """Return a value without secrets: a comment on a pull request is read by more people than its files."""
-    return None if text is None else redacted(text, key)
+def _redacted(change: Change) -> tuple[str | None, str | None]:
+    """Return both values without secrets: a comment on a pull request is read by more people than its files."""
+    before, after = (None if text is None else redacted(text, change.key) for text in (change.before, change.after))
+    return before, after
 
 
 def _cut(text: str | None) -> str:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from trainyard.spec.model import KEPT_IN_AZURE_ML, Pipeline
 from trainyard.spec.resolution import Resolution
 
 
-@dataclass(frozen=True)
-class _Flow:
+class _Flow(NamedTuple):
     """An output (or input) of one job that an input of another is bound to."""
 
     source: str
@@ -28,9 +27,7 @@ def as_mermaid(pipeline: Pipeline) -> str:
     if pipeline.reference:
         lines.append(f'  {_mermaid_id(pipeline.name)}["<b>{pipeline.name}</b><br>{KEPT_IN_AZURE_ML}"]')
     for flow in _flows(resolution):
-        label = f"{flow.source_port} → {flow.target_port}"
-        if flow.source_port == flow.target_port:
-            label = flow.source_port
+        label = " → ".join(dict.fromkeys([flow.source_port, flow.target_port]))
         lines.append(f'  {_mermaid_id(flow.source)} -->|"{label}"| {_mermaid_id(flow.target)}')
     return "\n".join(lines)
 
@@ -72,8 +69,7 @@ def _subtitle(resolution: Resolution, name: str) -> str:
     return f"{job.component.name} · {counts}" if job.component.name else str(counts)
 
 
-@dataclass(frozen=True)
-class _Row:
+class _Row(NamedTuple):
     """One line within a box or of its border; `begins` or `ends` is the lane that meets it there."""
 
     kind: str
@@ -119,9 +115,7 @@ class _Lanes:
         row = self._rows[number]
         meets = row.begins or row.ends
         reach = self._column[meets] if meets else -1
-        passing = {
-            self._column[lane] for lane, first in self._first.items() if first < number and number <= self._last[lane]
-        }
+        passing = {self._column[lane] for lane, first in self._first.items() if first < number <= self._last[lane]}
         columns = max(passing | {reach}, default=-1) + 1
         return "".join(self._sign(number, column, reach, column in passing) for column in range(columns))
 

@@ -2,16 +2,83 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from graphlib import TopologicalSorter
+from pathlib import Path
+from typing import Any
 
 from trainyard.catalogue.skus import Sku
-from trainyard.plan.batches import JobBatch
+from trainyard.errors import UsageError
 from trainyard.plan.estimate.estimator import Estimate
 from trainyard.plan.estimate.money import Price
-from trainyard.plan.job_kinds import JobKind
-from trainyard.plan.measured import Measured
+from trainyard.plan.job_sizes import JobBatch, JobKind
+from trainyard.settings.files import read_regular
 from trainyard.spec.model import ProcessCounts
+
+METRICS_FILE = "metrics.jsonl"
+_LARGEST_METRICS_BYTES = 1 << 30
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Figures of a run; None is what it did not log. `replaces` says whether they stand in for the estimate's.
+
+    `source` names the run. Steps count from the start of the training.
+    """
+
+    source: str
+    steps: int
+    step_seconds: float | None
+    tokens_per_second: float | None
+    peak_memory_bytes: float | None
+    processes: int | None
+    replaces: bool
+
+
+def read_measured(file: Path, source: str, *, processes: int | None, replaces: bool) -> Measured:
+    """Return what a metrics.jsonl says. UsageError for a file that is not one, or that has no step."""
+    try:
+        texts = read_regular(file, _LARGEST_METRICS_BYTES).decode("utf-8").splitlines()
+    except UnicodeDecodeError:
+        raise UsageError(f"{file}: not a metrics.jsonl: not text") from None
+    lines = [_line(text, f"{file}:{number}") for number, text in enumerate(texts, start=1)]
+    steps = [line["step"] for line in lines if isinstance(line.get("step"), int)]
+    if not steps:
+        raise UsageError(f"{file}: no steps in this metrics.jsonl")
+    return Measured(
+        source=source,
+        steps=max(steps),
+        step_seconds=_last(lines, "run_step_seconds_p50") or _median(lines, "step_seconds_p50"),
+        tokens_per_second=_median(lines, "tokens_per_second"),
+        peak_memory_bytes=_last(lines, "peak_memory_bytes"),
+        processes=processes,
+        replaces=replaces,
+    )
+
+
+def _line(text: str, place: str) -> dict[str, Any]:
+    try:
+        line = json.loads(text)
+    except ValueError as error:
+        raise UsageError(f"{place}: not a line of metrics.jsonl: {error}") from None
+    if not isinstance(line, dict):
+        raise UsageError(f"{place}: not a line of metrics.jsonl: expected an object")
+    return line
+
+
+def _numbers(lines: list[dict[str, Any]], name: str) -> list[float]:
+    return [float(line[name]) for line in lines if isinstance(line.get(name), (int, float))]
+
+
+def _last(lines: list[dict[str, Any]], name: str) -> float | None:
+    return next(reversed(_numbers(lines, name)), None)
+
+
+def _median(lines: list[dict[str, Any]], name: str) -> float | None:
+    values = sorted(_numbers(lines, name))
+    return values[len(values) // 2] if values else None
 
 
 @dataclass(frozen=True)
@@ -80,17 +147,12 @@ class JobPlan:
     @property
     def on_demand_usd(self) -> float | None:
         """The price of all steps on demand."""
-        return self._usd(self.on_demand)
+        return self.on_demand.usd_per_hour * self.hours if self.on_demand and self.hours is not None else None
 
     @property
     def spot_usd(self) -> float | None:
         """The price of all steps on spot machines that are never taken away."""
-        return self._usd(self.spot)
-
-    def _usd(self, price: Price | None) -> float | None:
-        if price is None or self.hours is None:
-            return None
-        return price.usd_per_hour * self.hours
+        return self.spot.usd_per_hour * self.hours if self.spot and self.hours is not None else None
 
 
 @dataclass(frozen=True)
@@ -134,6 +196,11 @@ class Plan:
     totals: Totals
     not_planned: tuple[UnplannedJob, ...] = ()
 
+    @property
+    def findings(self) -> list[tuple[str, str]]:
+        """What to look at before paying for this, each with the job's name."""
+        return [(job.name, finding) for job in self.jobs for finding in job.findings]
+
 
 def totals_of(jobs: Sequence[JobPlan], waits_for: Mapping[str, frozenset[str]], *, are_all_jobs: bool) -> Totals:
     """Return what planned jobs take; without the price if there are others that are not planned."""
@@ -163,7 +230,9 @@ def most_at_once(weights: Mapping[str, float], waits_for: Mapping[str, frozenset
     By Dilworth's theorem with weights that is the sum of all weights less the greatest flow from jobs to jobs that
     come after them, where no job gives or takes more than its weight.
     """
-    before = _all_before(waits_for)
+    before: dict[str, set[str]] = {}
+    for job in TopologicalSorter(waits_for).static_order():
+        before[job] = set(waits_for[job]).union(*(before[other] for other in waits_for[job]))
     after = {job: [other for other in weights if job in before[other]] for job in weights}
     can_give, can_take = dict(weights), dict(weights)
     flow: dict[tuple[str, str], float] = {}
@@ -202,17 +271,3 @@ def _push(
                 flow[source, target] = flow.get((source, target), 0.0) + rerouted
                 return rerouted
     return 0.0
-
-
-def _all_before(waits_for: Mapping[str, frozenset[str]]) -> dict[str, set[str]]:
-    """For each job all that must be done before it, however indirectly. There are no cycles."""
-    before: dict[str, set[str]] = {}
-
-    def collect(job: str) -> set[str]:
-        if job not in before:
-            before[job] = set().union(*({other} | collect(other) for other in waits_for[job]))
-        return before[job]
-
-    for job in waits_for:
-        collect(job)
-    return before

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from trainyard.project_files import is_within_root, read_bytes
 from trainyard.settings.quantities import as_text
 from trainyard.settings.written_settings import OVERRIDES, SETTINGS
 from trainyard.spec.diagnostic import Span, SpecError
+from trainyard.spec.documents import Document
 from trainyard.spec.findings import DocumentStore
 from trainyard.spec.model import Environment, Pipeline, code_of
 from trainyard.spec.resolution import JobUse, Resolution
@@ -25,23 +26,11 @@ from trainyard.spec.resolved import DataPath, JobOutput, Known, PipelineOutput, 
 # Read as names and descriptions, which change nothing that runs, or resolved for each job.
 _NAMES = frozenset({"$schema", "type", "name", "version", "display_name", "description", "tags"})
 _RESOLVED_OF_PIPELINE = frozenset({"inputs", "outputs", "jobs"})
-_RESOLVED_OF_JOB = frozenset(
-    {
-        "inputs",
-        "outputs",
-        "component",
-        "trial",
-        "command",
-        "code",
-        "compute",
-        "environment",
-        "environment_variables",
-        "distribution",
-        "resources",
-    }
-)
 # Of a job whose component is kept in Azure ML, the rest is read as it is written.
-_RESOLVED_OF_KEPT_JOB = _RESOLVED_OF_JOB - {"environment", "distribution", "resources"}
+_RESOLVED_OF_KEPT_JOB = frozenset(
+    {"inputs", "outputs", "component", "trial", "command", "code", "compute", "environment_variables"}
+)
+_RESOLVED_OF_JOB = _RESOLVED_OF_KEPT_JOB | {"environment", "distribution", "resources"}
 _LARGEST_DATA_BYTES = 256 * 1024
 _HEADER_KEY = "_rendered"
 
@@ -79,11 +68,8 @@ def settings_of(pipeline: Pipeline, store: DocumentStore, roots: Sequence[Path])
     for name, value in resolution.inputs.items():
         if f"inputs.{name}" not in overrides:  # each job's settings have what is in them
             found += _values("", f"inputs.{name}", value, roots)
-    document = store.peek(pipeline.file)
-    others = {key: each for key, each in document.data.items() if key not in _NAMES | _RESOLVED_OF_PIPELINE}
-    for key, text in _leaves("", others):
-        if key != "settings.default_compute":  # each job has its compute
-            found.append(Setting("", key, text, document.key_span([key.split(".")[0]])))
+    others = _keys_of(store.peek(pipeline.file), _NAMES | _RESOLVED_OF_PIPELINE)
+    found += [each for each in others if each.key != "settings.default_compute"]  # each job has its compute
     for name, port in pipeline.outputs.items():
         path = port.path.data if port.path is not None else None
         for key, each in (("mode", port.mode), ("path", path)):
@@ -96,12 +82,12 @@ def settings_of(pipeline: Pipeline, store: DocumentStore, roots: Sequence[Path])
 
 def keys_of(file: Path) -> list[Setting]:
     """Return every key of a YAML file that stands for itself, such as a cluster's. SpecError for what is not YAML."""
-    document = DocumentStore().read_mapping(file)
-    return [
-        Setting("", key, text, document.key_span([key.split(".")[0]]))
-        for key, text in _leaves("", document.data)
-        if key != "$schema"
-    ]
+    return _keys_of(DocumentStore().read_mapping(file), {"$schema"})
+
+
+def _keys_of(document: Document, without: Container[str]) -> list[Setting]:
+    data = {key: each for key, each in document.data.items() if key not in without}
+    return [Setting("", key, text, document.key_span([key.split(".")[0]])) for key, text in _leaves("", data)]
 
 
 def changes_between(before: Iterable[Setting], after: Iterable[Setting]) -> list[Change]:
@@ -119,7 +105,7 @@ def changes_between(before: Iterable[Setting], after: Iterable[Setting]) -> list
         texts = (was.text if was else None, now.text if now else None)
         if job not in jobs or texts[0] == texts[1]:
             continue
-        source = next((each.source for each in (now, was) if each is not None and each.source), "")
+        source = next((each.source for each in (now, was) if each and each.source), "")
         bound_to = (source, *texts, True)
         place = (key, *texts, job == "")
         if source and bound_to in found:
@@ -147,16 +133,19 @@ def _of_job(use: JobUse, store: DocumentStore, roots: Sequence[Path]) -> Iterato
     for name, value in use.environment_variables.items():
         yield from _values(job, f"environment_variables.{name}", value, roots)
     distribution, resources = use.job.effective_distribution, use.job.effective_resources
+    values: dict[str, Resolved | None] = {}
     if distribution is not None:
         yield Setting(job, "distribution.type", distribution.type, distribution.span)
-        yield from _values(job, "distribution.process_count_per_instance", use.processes_per_node, roots)
+        values["distribution.process_count_per_instance"] = use.processes_per_node
         if distribution.type == "tensorflow":
-            yield from _values(job, "distribution.worker_count", use.worker_count, roots)
-            yield from _values(job, "distribution.parameter_server_count", use.parameter_server_count, roots)
-    yield from _values(job, "resources.instance_count", use.instance_count, roots)
-    yield from _values(job, "resources.instance_type", use.instance_type, roots)
+            values["distribution.worker_count"] = use.worker_count
+            values["distribution.parameter_server_count"] = use.parameter_server_count
+    values["resources.instance_count"] = use.instance_count
+    values["resources.instance_type"] = use.instance_type
     if resources is not None and resources.shm_size is not None:
-        yield from _values(job, "resources.shm_size", use.resolve(resources.shm_size), roots)
+        values["resources.shm_size"] = use.resolve(resources.shm_size)
+    for key, resolved in values.items():
+        yield from _values(job, key, resolved, roots)
     yield from _other_keys(use, store)
 
 
@@ -216,20 +205,19 @@ def _values(job: str, key: str, resolved: Resolved | None, roots: Sequence[Path]
     source = resolved.key if job and resolved.key.startswith("inputs.") else ""
     if isinstance(value, JobOutput):
         yield Setting(job, key, f"output {value.port} of {value.job}", place)
-    elif isinstance(value, PipelineOutput):
+        return
+    if isinstance(value, PipelineOutput):
         yield Setting(job, key, f"output {value.name} of the pipeline", place)
-    elif isinstance(value, DataPath):
+        return
+    if isinstance(value, DataPath):
         file = place.file.parent / value.text
-        yield Setting(job, key, _path(file, roots) if file.exists() else value.text, place, source)
-        yield from (
-            Setting(job, f"{key}.{inner}", text, place, f"{source}.{inner}" if source else "")
-            for inner, text in _leaves("", _content(file))
-        )
+        texts = {"": _path(file, roots) if file.exists() else value.text}
+        texts |= {f".{inner}": text for inner, text in _leaves("", _content(file))}
     else:
         data = _json_object(value) if isinstance(value, str) else None
-        for inner, text in _leaves("", data) if data is not None else [("", as_text(value))]:
-            ending = f".{inner}" if inner else ""
-            yield Setting(job, key + ending, text, place, source + ending if source else "")
+        texts = {f".{inner}": text for inner, text in _leaves("", data)} if data is not None else {"": as_text(value)}
+    for ending, text in texts.items():
+        yield Setting(job, key + ending, text, place, source + ending if source else "")
 
 
 def _environment(job: str, environment: Environment | None, roots: Sequence[Path]) -> Iterator[Setting]:
@@ -273,10 +261,10 @@ def _json_object(text: str) -> dict[str, Any] | None:
     if not text.lstrip().startswith("{"):
         return None
     try:
-        data = json.loads(text)
+        data: dict[str, Any] = json.loads(text)
     except ValueError:
         return None
-    return data if isinstance(data, dict) else None
+    return data
 
 
 def _leaves(key: str, data: Any) -> Iterator[tuple[str, str]]:

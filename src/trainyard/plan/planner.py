@@ -9,14 +9,14 @@ from types import MappingProxyType
 from trainyard import printing
 from trainyard.catalogue.skus import Sku, UnknownSku, closest_current, find_sku
 from trainyard.errors import UsageError
-from trainyard.plan.batches import JobBatch, batch_of
 from trainyard.plan.estimate.architectures import Architecture
 from trainyard.plan.estimate.estimator import Estimate, estimate
 from trainyard.plan.estimate.image_models import ImageModel
 from trainyard.plan.estimate.money import on_demand_price, spot_price
-from trainyard.plan.job_kinds import kind_of_job
 from trainyard.plan.job_plans import JobPlan, Plan, Totals, UnplannedJob, totals_of
-from trainyard.plan.training_jobs import NotEstimated, TrainingJobs, data_shares_of, is_training, steps_of
+from trainyard.plan.job_sizes import JobBatch, batch_of, kind_of_job
+from trainyard.plan.training_jobs import TrainingJobs, data_shares_of, is_training, steps_of
+from trainyard.settings.quantities import counted
 from trainyard.spec.computes import Computes
 from trainyard.spec.diagnostic import SpecError
 from trainyard.spec.documents import Value
@@ -54,9 +54,15 @@ def plan(
         _plan_job(resolution.jobs[name], resolution, computes, base_model) for name in order if name in resolution.jobs
     )
     unknown = [resolution.leaves[name] for name in order if name not in resolution.jobs]
-    not_planned = tuple(_unplanned(job, resolution) for job in unknown)
+    not_planned = tuple(
+        UnplannedJob(
+            job.name, job.job.reference, _before(job, resolution), _compute(job), f"{job.job.elsewhere}: not known here"
+        )
+        for job in unknown
+    )
     if pipeline.reference:
-        not_planned = (UnplannedJob(pipeline.name, pipeline.reference, (), "", _not_known(KEPT_IN_AZURE_ML)),)
+        reason = f"{KEPT_IN_AZURE_ML}: not known here"
+        not_planned = (UnplannedJob(pipeline.name, pipeline.reference, (), "", reason),)
     return Plan(
         pipeline=pipeline.display_name or pipeline.name or pipeline.file.stem,
         file=str(printing.short(pipeline.file)),
@@ -69,16 +75,6 @@ def plan(
 def without_jobs(file: Path) -> Plan:
     """Return the plan of a pipeline that does not exist."""
     return Plan(file.stem, str(printing.short(file)), (), Totals({}, {}, 0.0, 0.0))
-
-
-def _unplanned(job: JobUse, resolution: Resolution) -> UnplannedJob:
-    return UnplannedJob(
-        job.name, job.job.reference, _before(job, resolution), _compute(job), _not_known(job.job.elsewhere)
-    )
-
-
-def _not_known(reason: str) -> str:
-    return f"{reason}: not known here"
 
 
 def _before(job: JobUse, resolution: Resolution) -> tuple[str, ...]:
@@ -94,7 +90,11 @@ def _plan_job(
     sku = _sku(job, computes)
     kind = kind_of_job(job, processes.nodes, sku)
     batch = batch_of(job, processes.training_processes, resolution)
-    found, reason = _estimate(job, TrainingJobs(resolution, base_model), sku, processes, batch)
+    try:
+        found = estimate(TrainingJobs(resolution, base_model).training_of(job, sku, processes, batch))
+        reason = ""
+    except UsageError as error:
+        found, reason = None, str(error)
     return JobPlan(
         name=job.name,
         component=job.component.name,
@@ -116,16 +116,6 @@ def _plan_job(
         steps=steps_of(job),
         data_shares=data_shares_of(job),
     )
-
-
-def _estimate(
-    job: JobUse, trainings: TrainingJobs, sku: Sku | None, processes: ProcessCounts, batch: JobBatch | None
-) -> tuple[Estimate | None, str]:
-    """Return the estimate of a training, or None and the reason."""
-    try:
-        return estimate(trainings.training_of(job, sku, processes, batch)), ""
-    except (NotEstimated, UsageError) as error:
-        return None, str(error)
 
 
 def _memory_findings(found: Estimate | None) -> list[str]:
@@ -155,9 +145,7 @@ def _sku(job: JobUse, computes: Computes) -> Sku | None:
             return find_sku(str(named.value))
         except UnknownSku as error:
             raise SpecError(NOT_A_CHOICE.at(named.written.span, str(error))) from error
-    if not isinstance(cluster, Known):
-        return None
-    compute = computes.find(str(cluster.value), cluster.written.span.file)
+    compute = computes.find(str(cluster.value), cluster.written.span.file) if isinstance(cluster, Known) else None
     if compute is None:
         return None
     try:
@@ -173,12 +161,12 @@ def _environment(environment: Environment | None) -> str:
     if environment is None:
         return "none"
     parts = [
-        environment.reference or "",
-        f"image {environment.image}" if environment.image else "",
-        f"build context {environment.build_path.name}/" if environment.build_path else "",
-        f"conda file {environment.conda_file.name}" if environment.conda_file else "",
+        environment.reference,
+        f"image {environment.image}" if environment.image else None,
+        f"build context {environment.build_path.name}/" if environment.build_path else None,
+        f"conda file {environment.conda_file.name}" if environment.conda_file else None,
     ]
-    return " with ".join(part for part in parts if part)
+    return " with ".join(filter(None, parts))
 
 
 def _gpus_idle(job: JobUse, sku: Sku, processes: ProcessCounts) -> int:
@@ -211,15 +199,11 @@ def _findings(
         if processes.parameter_servers and sku.gpu_count > 1:
             findings.append(f"with parameter servers a machine uses one of its {sku.gpu_count} GPUs")
         return findings
-    gpus = f"{sku.gpu_count} {'GPU' if sku.gpu_count == 1 else 'GPUs'}"
-    if sku.gpu_count and processes.processes_per_node > sku.gpu_count:
-        findings.append(
-            f"{processes.processes_per_node} processes share the {gpus} of a node; "
-            f"one process per GPU is process_count_per_instance: {sku.gpu_count}"
-        )
-    if processes.world_size > 1 and processes.processes_per_node < sku.gpu_count:
-        findings.append(
-            f"{sku.gpu_count - processes.processes_per_node} of the {sku.gpu_count} GPUs of a node have no process; "
-            f"one process per GPU is process_count_per_instance: {sku.gpu_count}"
-        )
+    advice = f"one process per GPU is process_count_per_instance: {sku.gpu_count}"
+    per_node = processes.processes_per_node
+    if 0 < sku.gpu_count < per_node:
+        findings.append(f"{per_node} processes share the {counted(sku.gpu_count, 'GPU')} of a node; {advice}")
+    if processes.world_size > 1 and per_node < sku.gpu_count:
+        idle = f"{sku.gpu_count - per_node} of the {sku.gpu_count} GPUs of a node have no process"
+        findings.append(f"{idle}; {advice}")
     return findings

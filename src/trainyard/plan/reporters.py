@@ -1,24 +1,37 @@
-"""A plan as text for a terminal, as JSON for other tools, and as Markdown for a pull request."""
+"""A plan as text, as JSON for other tools, as Markdown for a pull request, and as a page of HTML."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from itertools import accumulate
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from trainyard import printing
 from trainyard.catalogue.skus import Sku
-from trainyard.plan import markdown
-from trainyard.plan.batches import JobBatch
+from trainyard.plan import drawing, markdown
 from trainyard.plan.estimate import reporters as estimates
-from trainyard.plan.estimate.estimator import Estimate
+from trainyard.plan.estimate.estimator import Estimate, scaling_curve
 from trainyard.plan.estimate.money import Price
-from trainyard.plan.job_plans import JobPlan, Plan, UnplannedJob
-from trainyard.plan.measured import Measured
-from trainyard.settings.quantities import count, counted, duration
+from trainyard.plan.job_plans import JobPlan, Measured, Plan, UnplannedJob
+from trainyard.settings.quantities import count, counted, duration, percentage
+from trainyard.spec.model import Pipeline
+
+if TYPE_CHECKING:
+    from jinja2 import Template
 
 _LABEL_WIDTH = 13
+
+_WIDTH, _HEIGHT = 560, 220
+_LEFT, _BOTTOM, _TOP = 50, 190, 20
+"""Of the pictures on the page, in pixels."""
+
+_BATCH_KEYS = (
+    *("micro_batch_size", "accumulation_steps", "world_size", "global_batch_size"),
+    *("sequence_length", "tokens_per_step", "fits", "nearest_global_batch_sizes"),
+)
 
 
 @dataclass(frozen=True)
@@ -64,12 +77,11 @@ def as_markdown(plan: Plan, profiles: Sequence[OnProfile] = ()) -> str:
     lines += ["", "At one time, at most: " + "; ".join(f"{label} {text}" for label, text in _totals(plan)) + "."]
     if profiles:
         lines += ["", *markdown.table(profile_header(profiles), profile_rows(profiles))]
-    prices = [price for job in plan.jobs for price in (job.on_demand, job.spot) if price]
-    if prices:
-        lines += ["", f"Prices: {'; '.join(dict.fromkeys(price.source for price in prices))}."]
-    findings = [(job.name, finding) for job in plan.jobs for finding in job.findings]
-    if findings:
-        lines += ["", "To look at:", "", *markdown.findings(findings)]
+    sources = dict.fromkeys(price.source for job in plan.jobs for price in (job.on_demand, job.spot) if price)
+    if sources:
+        lines += ["", f"Prices: {'; '.join(sources)}."]
+    if plan.findings:
+        lines += ["", "To look at:", "", *markdown.findings(plan.findings)]
     return "\n".join(lines)
 
 
@@ -100,13 +112,16 @@ def as_json(plan: Plan, profiles: Sequence[OnProfile] = ()) -> str:
         "pipeline": plan.pipeline,
         "file": plan.file,
         "jobs": {job.name: _job_as_json(job) for job in plan.jobs},
-        "not_planned": {each.name: _unplanned_as_json(each) for each in plan.not_planned},
-        "at_one_time": {
-            "nodes": plan.totals.nodes_at_once,
-            "vcpus": plan.totals.vcpus_at_once,
-            "on_demand_usd_per_hour": plan.totals.on_demand_usd_per_hour,
-            "spot_usd_per_hour": plan.totals.spot_usd_per_hour,
+        "not_planned": {
+            job.name: {
+                "component": job.component or None,
+                "waits_for": list(job.waits_for),
+                "compute": job.compute or None,
+                "reason": job.reason,
+            }
+            for job in plan.not_planned
         },
+        "at_one_time": {name.removesuffix("_at_once"): value for name, value in vars(plan.totals).items()},
         "profiles": {each.profile: estimates.job_as_json(each.estimate) for each in profiles},
     }
     return printing.json_text(document)
@@ -220,28 +235,24 @@ def _price_of_samples(each: OnProfile) -> float:
 
 
 def _measured(measured: Measured) -> str:
-    parts = [f"{measured.source}: {counted(measured.steps, 'step')}"]
-    if measured.processes is not None:
-        parts.append(f"on {counted(measured.processes, 'process')}")
-    if measured.step_seconds is not None:
-        parts.append(f"{duration(measured.step_seconds)} a step")
-    if measured.tokens_per_second is not None:
-        parts.append(f"{count(measured.tokens_per_second)} tokens a second")
-    if measured.peak_memory_bytes is not None:
-        parts.append(estimates.gigabytes(measured.peak_memory_bytes))
-    return ", ".join(parts)
+    seconds, rate, peak = measured.step_seconds, measured.tokens_per_second, measured.peak_memory_bytes
+    parts = [
+        f"{measured.source}: {counted(measured.steps, 'step')}",
+        f"on {counted(measured.processes, 'process')}" if measured.processes is not None else "",
+        f"{duration(seconds)} a step" if seconds is not None else "",
+        f"{count(rate)} tokens a second" if rate is not None else "",
+        estimates.gigabytes(peak) if peak is not None else "",
+    ]
+    return ", ".join(filter(None, parts))
 
 
 def _whole(job: JobPlan) -> str | None:
     """Return how long all steps take and what they cost; None where either is not known."""
-    steps, hours = job.all_steps, job.hours
-    if steps is None or hours is None:
+    if job.all_steps is None or job.hours is None:
         return None
-    parts = [f"{counted(steps, 'step')} in {duration(hours * 3600)}"]
-    for kind, usd in (("on demand", job.on_demand_usd), ("on spot", job.spot_usd)):
-        if usd is not None:
-            parts.append(f"${usd:,.2f} {kind}")
-    return ", ".join(parts)
+    prices = {"on demand": job.on_demand_usd, "on spot": job.spot_usd}
+    costs = [f"${usd:,.2f} {kind}" for kind, usd in prices.items() if usd is not None]
+    return ", ".join([f"{counted(job.all_steps, 'step')} in {duration(job.hours * 3600)}", *costs])
 
 
 def _machine(sku: Sku) -> str:
@@ -289,15 +300,6 @@ def quota_text(vcpus: Mapping[str, int]) -> str:
     return ", ".join(f"{count(number)} vCPUs of {name}" for name, number in vcpus.items())
 
 
-def _unplanned_as_json(job: UnplannedJob) -> dict[str, Any]:
-    return {
-        "component": job.component or None,
-        "waits_for": list(job.waits_for),
-        "compute": job.compute or None,
-        "reason": job.reason,
-    }
-
-
 def _job_as_json(job: JobPlan) -> dict[str, Any]:
     return {
         "type": job.kind.name,
@@ -317,26 +319,13 @@ def _job_as_json(job: JobPlan) -> dict[str, Any]:
         "rdma": job.sku.rdma if job.sku else None,
         "environment": job.environment,
         "global_batch_size": job.batch.global_batch_size if job.batch else None,
-        "batch": _batch_as_json(job.batch) if job.batch else None,
+        "batch": {key: getattr(job.batch, key) for key in _BATCH_KEYS} if job.batch else None,
         "data_shares": dict(job.data_shares),
         "memory": _memory_as_json(job),
         "time": _time_as_json(job),
         "money": _money_as_json(job),
         "measured": {**asdict(job.measured), "estimate_differs_by": differences_of(job)} if job.measured else None,
         "findings": list(job.findings),
-    }
-
-
-def _batch_as_json(batch: JobBatch) -> dict[str, Any]:
-    return {
-        "micro_batch_size": batch.micro_batch_size,
-        "accumulation_steps": batch.accumulation_steps,
-        "world_size": batch.world_size,
-        "global_batch_size": batch.global_batch_size,
-        "sequence_length": batch.sequence_length,
-        "tokens_per_step": batch.tokens_per_step,
-        "fits": batch.fits,
-        "nearest_global_batch_sizes": list(batch.nearest_global_batch_sizes),
     }
 
 
@@ -364,17 +353,64 @@ def _money_as_json(job: JobPlan) -> dict[str, Any]:
         "on_demand_usd": job.on_demand_usd,
         "spot_usd": job.spot_usd,
     }
-    reasons = _missing_money(job)
-    return {**document, "reason": "; ".join(reasons)} if reasons else document
+    unknown = {
+        "the machine is not known": job.sku is None,
+        f"the catalogue lacks a price of {job.sku.name if job.sku else ''}": job.sku is not None
+        and (job.on_demand is None or job.spot is None),
+        "how long the job takes is not known": job.hours is None,
+    }
+    return estimates.with_reasons(document, *(reason for reason, applies in unknown.items() if applies))
 
 
-def _missing_money(job: JobPlan) -> list[str]:
-    """Return why figures of money are not known."""
-    reasons = []
-    if job.sku is None:
-        reasons.append("the machine is not known")
-    elif job.on_demand is None or job.spot is None:
-        reasons.append(f"the catalogue lacks a price of {job.sku.name}")
-    if job.hours is None:
-        reasons.append("how long the job takes is not known")
-    return reasons
+def as_html(plan: Plan, pipeline: Pipeline, profiles: Sequence[OnProfile] = ()) -> str:
+    """The plan as one page without a network: the graph, the memory and the scaling of its training, drawn."""
+    return page_template("plan.html.j2").render(
+        plan=plan,
+        graph=drawing.as_text(pipeline),
+        jobs=[(job, facts_of(job), _pictures(job.estimate) if job.estimate else None) for job in plan.jobs],
+        profile_header=profile_header(profiles) if profiles else (),
+        profiles=profile_rows(profiles),
+    )
+
+
+def page_template(name: str) -> Template:
+    """Return a template of this folder: HTML is escaped, and an undefined name is an error."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    folder = FileSystemLoader(Path(__file__).parent)
+    return Environment(loader=folder, autoescape=True, undefined=StrictUndefined, trim_blocks=True).get_template(name)
+
+
+def _pictures(found: Estimate) -> dict[str, object]:
+    """Return what is drawn of a training, in pixels: the parts of the memory, and the rate of a GPU by nodes.
+
+    The nodes are on a logarithmic axis; the other axis is the share of one node's rate, from 0 to 100 %.
+    """
+    available = found.available_bytes / 1e9
+    sizes = {name: size / 1e9 for name, size in found.memory.parts().items()}
+    scale = _WIDTH / max(available, found.memory.total / 1e9)
+    starts = accumulate(sizes.values(), initial=0.0)
+    curve = scaling_curve(found.training)
+    step = (_WIDTH - _LEFT - 20) / max(1, len(curve) - 1)
+    return {
+        "bars": [
+            {"name": name, "gigabytes": size, "x": start * scale, "width": size * scale}
+            for (name, size), start in zip(sizes.items(), starts, strict=False)
+        ],
+        "limit": available * scale,
+        "available": f"{available:.1f} GB",
+        "width": _WIDTH,
+        "height": _HEIGHT,
+        "left": _LEFT,
+        "bottom": _BOTTOM,
+        "top": _TOP,
+        "points": [
+            {
+                "nodes": nodes,
+                "share": percentage(share),
+                "x": _LEFT + place * step,
+                "y": _BOTTOM - share * (_BOTTOM - _TOP),
+            }
+            for place, (nodes, share) in enumerate(curve)
+        ],
+    }

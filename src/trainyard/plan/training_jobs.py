@@ -10,12 +10,11 @@ from typing import Any
 
 from trainyard.catalogue.skus import Sku
 from trainyard.errors import UsageError
-from trainyard.plan.batches import JobBatch, jobs_before
-from trainyard.plan.estimate.adapters import ALL_LINEAR, Adapters, engines_that_train
 from trainyard.plan.estimate.architectures import Architecture
 from trainyard.plan.estimate.config_file import architecture_for_data, image_model_of, read_config
 from trainyard.plan.estimate.image_models import CLASSES, IMAGE_SIZE, ImageModel, Images
-from trainyard.plan.estimate.training import TrainingShape, machines_of_sku
+from trainyard.plan.estimate.training import ALL_LINEAR, Adapters, TrainingShape, engines_that_train, machines_of_sku
+from trainyard.plan.job_sizes import JobBatch, jobs_before
 from trainyard.project_files import is_within_root, read_text
 from trainyard.settings.small_image_models import small_image_settings
 from trainyard.settings.written_settings import MIXED_DATASETS, read_weights
@@ -34,10 +33,6 @@ _IMAGES = {"digits": Images(8, 8, 1, 10)}
 _OFFLOADED = ("cpu", "nvme")
 
 
-class NotEstimated(ValueError):
-    """A job of which memory and time are not estimated; the message is the reason."""
-
-
 def is_training(job: JobUse) -> bool:
     """Return whether a job runs one of the training steps."""
     return _STEP.search(str(job.component.command.data)) is not None
@@ -53,37 +48,34 @@ class TrainingJobs:
     def training_of(
         self, job: JobUse, sku: Sku | None, processes: ProcessCounts, batch: JobBatch | None
     ) -> TrainingShape:
-        """Return what a training job does in a step. NotEstimated says why there is nothing to estimate."""
+        """Return what a training job does in a step. UsageError says why there is nothing to estimate."""
         step = _STEP.search(str(job.component.command.data))
         if step is None:
-            raise NotEstimated("only the training steps are estimated")
+            raise UsageError("only the training steps are estimated")
         if step.group(1) == "tensorflow":
-            raise NotEstimated("Keras models are not counted")
+            raise UsageError("Keras models are not counted")
         task = _value(job, "task")
         if task not in _TASKS:
-            raise NotEstimated(f"only the tasks {', '.join(_TASKS)} are estimated")
+            raise UsageError(f"only the tasks {', '.join(_TASKS)} are estimated")
         if _value(job, "module") is not None:
-            raise NotEstimated("the model is a LightningModule of your own")
+            raise UsageError("the model is a LightningModule of your own")
         if sku is None:
-            raise NotEstimated("the machine is not known")
+            raise UsageError("the machine is not known")
         is_text = task in _LANGUAGE_TASKS
         if batch is None or batch.accumulation_steps is None or (is_text and batch.sequence_length is None):
-            raise NotEstimated("batch size or sequence length is not known")
-        try:
-            machines = machines_of_sku(sku, processes.nodes, min(processes.processes_per_node, sku.gpu_count) or None)
-            model = self._language_model(job, batch.sequence_length) if is_text else self._image_model(job)
-            adapters = _adapters(job, model)
-        except UsageError as error:
-            raise NotEstimated(str(error)) from None
+            raise UsageError("batch size or sequence length is not known")
+        machines = machines_of_sku(sku, processes.nodes, min(processes.processes_per_node, sku.gpu_count) or None)
+        model = self._language_model(job, batch.sequence_length) if is_text else self._image_model(job)
+        adapters = _adapters(job, model)
         engine, offloads_optimizer, offloads_parameters = _engine(job, step.group(1))
         possible = engines_that_train(adapters)
         if engine not in possible:
-            raise NotEstimated(f"the engine {engine} does not train these adapters; {' or '.join(possible)} does")
+            raise UsageError(f"the engine {engine} does not train these adapters; {' or '.join(possible)} does")
         optimizer = str(_value(job, "optimizer") or "adamw")
         if optimizer != "adamw" and engine != "ddp":
-            raise NotEstimated(f"the optimizer {optimizer} does not work with this step")
+            raise UsageError(f"the optimizer {optimizer} does not work with this step")
         if optimizer == "adafactor" and not is_text:
-            raise NotEstimated("Adafactor's state is estimated for language models only")
+            raise UsageError("Adafactor's state is estimated for language models only")
         return TrainingShape(
             architecture=model,
             machines=machines,
@@ -215,7 +207,7 @@ def _checkpointing(job: JobUse, is_text: bool) -> str:
     if _value(job, "checkpointed_operators") != "cheap":
         return "full"
     if not is_text:
-        raise NotEstimated("what image classifiers keep with checkpointed_operators: cheap is not known")
+        raise UsageError("what image classifiers keep with checkpointed_operators: cheap is not known")
     return "selective"
 
 
@@ -226,7 +218,7 @@ def _adapters(job: JobUse, model: Architecture | ImageModel) -> Adapters | None:
         return None
     rank = whole_number(_value(job, "lora_rank"))
     if rank is None:
-        raise NotEstimated("the rank of the adapters is not known")
+        raise UsageError("the rank of the adapters is not known")
     targets = str(_value(job, "lora_targets") or ALL_LINEAR)
     adapters = Adapters(rank, targets, is_quantized=tuning == "qlora")
     adapters.matrices(model)
@@ -244,7 +236,7 @@ def _engine(job: JobUse, step: str) -> tuple[str, bool, bool]:
     settings: dict[str, Any] = zero if isinstance(zero, dict) else {}
     stage = settings.get("stage", 0)
     if stage not in (0, 1, 2, 3):
-        raise NotEstimated(f"the ZeRO stage is {stage!r}")
+        raise UsageError(f"the ZeRO stage is {stage!r}")
     optimizer, parameters = (_is_offloaded(settings.get(key)) for key in ("offload_optimizer", "offload_param"))
     return f"zero{stage}", optimizer, parameters
 
@@ -252,12 +244,12 @@ def _engine(job: JobUse, step: str) -> tuple[str, bool, bool]:
 def _deepspeed_config(job: JobUse) -> dict[str, Any]:
     found = job.setting("deepspeed_config")
     if not isinstance(found, Known) or not isinstance(found.value, DataPath):
-        raise NotEstimated("DeepSpeed's configuration is not known")
+        raise UsageError("DeepSpeed's configuration is not known")
     file = found.written.span.file.parent / found.value.text
     try:
         config = json.loads(read_text(file))
     except (OSError, ValueError, RecursionError):
-        raise NotEstimated(f"DeepSpeed's configuration cannot be read: {found.value.text}") from None
+        raise UsageError(f"DeepSpeed's configuration cannot be read: {found.value.text}") from None
     return config if isinstance(config, dict) else {}
 
 

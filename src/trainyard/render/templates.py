@@ -24,7 +24,7 @@ from jinja2.tests import TESTS as JINJA_TESTS
 from jinja2.utils import Cycler, Namespace, missing
 
 from trainyard.catalogue.skus import Sku
-from trainyard.plan.estimate.candidates import Proposal, Proposed
+from trainyard.plan.estimate.search import Proposal, Proposed
 from trainyard.project_files import read_text
 from trainyard.render.profiles import Cluster, Profile
 from trainyard.render.project import Project

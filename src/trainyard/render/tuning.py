@@ -10,8 +10,8 @@ from typing import Any
 
 from trainyard.errors import UsageError
 from trainyard.plan.estimate.architectures import families
-from trainyard.plan.estimate.candidates import Proposal, propose, propose_unestimated
 from trainyard.plan.estimate.config_file import architecture_for_data
+from trainyard.plan.estimate.search import Proposal, propose, propose_unestimated
 from trainyard.plan.estimate.training import TrainingShape, machines_of_sku
 from trainyard.render import rules
 from trainyard.render.profiles import Profile

@@ -6,7 +6,7 @@ import pytest
 
 from trainyard.catalogue.skus import find_sku
 from trainyard.plan.estimate.architectures import find_architecture
-from trainyard.plan.estimate.candidates import Proposal, propose, propose_unestimated
+from trainyard.plan.estimate.search import Proposal, propose, propose_unestimated
 from trainyard.plan.estimate.training import TrainingShape, machines_of_sku
 from trainyard.settings.written_settings import Candidate, read_candidate
 

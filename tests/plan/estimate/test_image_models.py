@@ -12,13 +12,12 @@ import transformers
 
 from trainyard.catalogue.gpus import find_gpu
 from trainyard.errors import UsageError
-from trainyard.plan.estimate.adapters import Adapters
 from trainyard.plan.estimate.config_file import find_model
 from trainyard.plan.estimate.estimator import estimate
 from trainyard.plan.estimate.image_models import ImageModel, Images, image_model
 from trainyard.plan.estimate.meta_model import image_model_on_meta
 from trainyard.plan.estimate.search import search_settings
-from trainyard.plan.estimate.training import TrainingShape, machines_of_gpu
+from trainyard.plan.estimate.training import Adapters, TrainingShape, machines_of_gpu
 from trainyard.settings.small_image_models import small_image_settings
 
 _RESNET_18 = {"layer_type": "basic", "depths": [2, 2, 2, 2], "hidden_sizes": [64, 128, 256, 512]}

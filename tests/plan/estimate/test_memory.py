@@ -14,12 +14,11 @@ import pytest
 from trainyard.catalogue.gpus import find_gpu
 from trainyard.catalogue.skus import find_sku
 from trainyard.errors import UsageError
-from trainyard.plan.estimate.adapters import Adapters
 from trainyard.plan.estimate.architectures import all_architectures, find_architecture, from_settings
 from trainyard.plan.estimate.estimator import estimate, memory_by_engine, settings_that_fit
 from trainyard.plan.estimate.memory import deepspeed_model_states, layer_activation_bytes, memory_of, zero_model_states
 from trainyard.plan.estimate.search import search_settings
-from trainyard.plan.estimate.training import TrainingShape, machines_of_gpu, machines_of_sku
+from trainyard.plan.estimate.training import Adapters, TrainingShape, machines_of_gpu, machines_of_sku
 
 GENERATOR = Path(__file__).parents[3] / "docs" / "generate_families.py"
 Make = Callable[..., TrainingShape]

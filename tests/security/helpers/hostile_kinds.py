@@ -16,7 +16,7 @@ from trainyard.lint.config import settings_for
 from trainyard.lint.linter import lint
 from trainyard.lint.rules import RULES
 from trainyard.lint.rules.linting import CHECK_FAILED
-from trainyard.plan.measured import read_measured
+from trainyard.plan.job_plans import read_measured
 from trainyard.rehearse.local_data import read_mltable
 from trainyard.render.profiles import load_profile
 from trainyard.render.project import Project

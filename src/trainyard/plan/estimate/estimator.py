@@ -7,12 +7,11 @@ from dataclasses import dataclass, replace
 
 from trainyard.errors import UsageError
 from trainyard.plan.estimate import ENGINES
-from trainyard.plan.estimate.adapters import engines_that_train
 from trainyard.plan.estimate.compute import curve_for
 from trainyard.plan.estimate.memory import RUNTIME_BYTES, Memory, main_memory_bytes, memory_of
 from trainyard.plan.estimate.money import Money, money_of, usd_per_billion
 from trainyard.plan.estimate.step_time import StepTime, samples_per_second_per_gpu, step_time_of
-from trainyard.plan.estimate.training import TrainingShape
+from trainyard.plan.estimate.training import TrainingShape, engines_that_train
 
 SCALING_NODES = tuple(2**power for power in range(11))
 """1 to 1,024."""
@@ -77,16 +76,16 @@ class Estimate:
     @property
     def usd_per_billion_tokens(self) -> float | None:
         """The price of a billion tokens on demand; None for images."""
-        if self.tokens_per_second is None or self.money.on_demand is None:
-            return None
-        return usd_per_billion(self.money.on_demand.usd_per_hour, self.tokens_per_second)
+        return self._usd_per_billion(self.tokens_per_second)
 
     @property
     def usd_per_billion_samples(self) -> float | None:
         """The price of a billion rows or images on demand."""
-        if self.samples_per_second is None or self.money.on_demand is None:
-            return None
-        return usd_per_billion(self.money.on_demand.usd_per_hour, self.samples_per_second)
+        return self._usd_per_billion(self.samples_per_second)
+
+    def _usd_per_billion(self, rate: float | None) -> float | None:
+        price = self.money.on_demand
+        return None if rate is None or price is None else usd_per_billion(price.usd_per_hour, rate)
 
 
 def estimate(training: TrainingShape) -> Estimate:
@@ -159,8 +158,9 @@ def memory_by_engine(training: TrainingShape) -> dict[str, tuple[Memory, bool]]:
 
 
 def _variants(training: TrainingShape) -> Iterator[TrainingShape]:
-    engines = [training.engine]
-    engines += [engine for engine in _other_engines(training) if engine != training.engine]
+    possible = engines_that_train(training.adapters)
+    others = [engine for engine in ("fsdp", "zero2", "zero3") if engine in possible and engine != training.engine]
+    engines = [training.engine, *others]
     samples = training.micro_batch_size * training.accumulation_steps
     micro_batches = [size for size in range(1, training.micro_batch_size + 1) if samples % size == 0]
     with_offload = [(engine, False) for engine in engines]
@@ -181,12 +181,6 @@ def _variants(training: TrainingShape) -> Iterator[TrainingShape]:
 def _with_engine(training: TrainingShape, engine: str, *, offload: bool) -> TrainingShape:
     optimizer = training.optimizer if engine == training.engine else "adamw"
     return replace(training, engine=engine, optimizer=optimizer, offload_optimizer=offload, offload_parameters=offload)
-
-
-def _other_engines(training: TrainingShape) -> tuple[str, ...]:
-    """Return what may replace an engine, as far as it trains the adapters."""
-    possible = engines_that_train(training.adapters)
-    return tuple(engine for engine in ("fsdp", "zero2", "zero3") if engine in possible)
 
 
 def _seconds(candidate: Estimate) -> float:

@@ -59,52 +59,47 @@ class ModelBlock:
         self, pixels: int, channels: int, out: int, kernel: int, *, groups: int = 1, bias: bool = True, keeps: int = 0
     ) -> None:
         """Add a convolution with so many pixels of output, which keeps so many values of its input."""
-        self.kept_for_weights += keeps
-        self.work(2 * (pixels * out + max(keeps, pixels * channels)))
-        self._add_product(pixels, channels, out, kernel, groups, bias, keeps)
-
-    def _add_product(
-        self, pixels: int, channels: int, out: int, kernel: int, groups: int, bias: bool, keeps: int
-    ) -> None:
         inner = channels // groups * kernel**2
-        self.parameters += inner * out + (out if bias else 0)
         self.products.append(Product(2.0 * pixels * out * inner, inner, is_depthwise=groups == channels > 1))
-        self.kept += keeps
-        self.operations += 1
+        self.kept_for_weights += keeps
+        self._operate(
+            2 * (pixels * out + max(keeps, pixels * channels)),
+            keeps=keeps,
+            parameters=inner * out + (out if bias else 0),
+        )
 
     def multiply(self, rows: int, inner: int, out: int, *, bias: bool = True, keeps: int = 0) -> None:
         """Add a linear layer."""
         self.linear.append(Linear(rows, inner, out))
-        self.work(rows * (inner + out))
-        self._add_product(rows, inner, out, 1, 1, bias, keeps)
+        self.products.append(Product(2.0 * rows * out * inner, inner))
+        self._operate(rows * (inner + out), keeps=keeps, parameters=inner * out + (out if bias else 0))
 
     def attend(self, tokens: int, width: int, heads: int) -> None:
         """Add fused attention: queries, keys, values and its output are kept, and a number for each token and head."""
-        flops = 2.0 * tokens * tokens * width
+        flops, values = 2.0 * tokens * tokens * width, 4 * tokens * width
         self.products += [Product(flops, width // heads), Product(flops, tokens)]
-        self.work(4 * tokens * width)
-        self.kept += 4 * tokens * width + tokens * heads
-        self.moved += 4 * tokens * width
-        self.operations += 1
+        self._operate(values, keeps=values + tokens * heads, moves=values)
 
     def attend_in_windows(self, tokens: int, window: int, width: int, heads: int) -> None:
         """Add attention within windows of so many tokens, with a learned bias, whose scores are kept: not fused."""
         values, scores, flops = tokens * width, tokens * window * heads, 2.0 * tokens * window * width
         self.products += [Product(flops, width // heads), Product(flops, window)]
-        self.work(2 * scores)
-        self.parameters += (2 * math.isqrt(window) - 1) ** 2 * heads
+        bias = (2 * math.isqrt(window) - 1) ** 2 * heads
         # Queries, keys, values and the result are scaled and copied; the bias is added to the scores, then a softmax.
-        self.kept += 4 * values + scores
-        self.moved += 14 * values + 4 * scores
-        self.operations += 9
+        self._operate(
+            2 * scores, keeps=4 * values + scores, moves=14 * values + 4 * scores, parameters=bias, operations=9
+        )
 
     def pass_over(self, values: int, *, times: int = 2, keeps: int = 0, parameters: int = 0) -> None:
         """Add an operation that reads or writes so many values so many times, such as a norm or a nonlinearity."""
-        self.parameters += parameters
-        self.work(2 * values)
+        self._operate(2 * values, keeps=keeps, moves=times * values, parameters=parameters)
+
+    def _operate(self, working: int, *, keeps: int, moves: int = 0, parameters: int = 0, operations: int = 1) -> None:
+        self.work(working)
         self.kept += keeps
-        self.moved += times * values
-        self.operations += 1
+        self.moved += moves
+        self.parameters += parameters
+        self.operations += operations
 
     def work(self, values: int) -> None:
         """Note that the backward pass of an operation has so many values for itself."""
@@ -167,6 +162,11 @@ class Images:
     classes: int = CLASSES
     assumed: str = ""
 
+    @property
+    def values(self) -> int:
+        """The values of one image."""
+        return self.channels * self.height * self.width
+
 
 def image_model(model_type: str, settings: Mapping[str, Any], images: Images) -> ImageModel:
     """Return a model of a known family; settings are named as in its config.json, others have transformers' defaults.
@@ -193,7 +193,7 @@ def _convnext(settings: Mapping[str, Any], images: Images) -> _Parts:
     height, width = images.height // patch, images.width // patch
     around, blocks = ModelBlock(), list[ModelBlock]()
     pixels = height * width
-    around.convolve(pixels, images.channels, widths[0], patch, keeps=images.channels * images.height * images.width)
+    around.convolve(pixels, images.channels, widths[0], patch, keeps=images.values)
     around.pass_over(pixels * widths[0], keeps=pixels * widths[0], parameters=2 * widths[0])
     for stage in range(settings["num_stages"]):
         wide = widths[stage]
@@ -228,7 +228,7 @@ def _vit(settings: Mapping[str, Any], images: Images) -> _Parts:
     tokens = patches + 1
     values = tokens * wide
     around = ModelBlock()
-    around.convolve(patches, images.channels, wide, patch, keeps=images.channels * images.height * images.width)
+    around.convolve(patches, images.channels, wide, patch, keeps=images.values)
     around.pass_over(values, times=5, parameters=wide + values)
     blocks = []
     for _ in range(settings["num_hidden_layers"]):
@@ -254,9 +254,7 @@ def _resnet(settings: Mapping[str, Any], images: Images) -> _Parts:
     stem = settings["embedding_size"]
     height, width = _half(images.height), _half(images.width)
     around = ModelBlock()
-    _convolve_and_normalize(
-        around, height * width, images.channels, stem, 7, keeps=images.channels * images.height * images.width
-    )
+    _convolve_and_normalize(around, height * width, images.channels, stem, 7, keeps=images.values)
     around.pass_over(height * width * stem, keeps=height * width * stem)
     before = height * width * stem
     height, width = _half(height), _half(width)
@@ -304,7 +302,7 @@ def _swin(settings: Mapping[str, Any], images: Images) -> _Parts:
     height, width = -(-images.height // patch), -(-images.width // patch)
     around, blocks = ModelBlock(), list[ModelBlock]()
     values = height * width * wide
-    around.convolve(height * width, images.channels, wide, patch, keeps=images.channels * images.height * images.width)
+    around.convolve(height * width, images.channels, wide, patch, keeps=images.values)
     around.pass_over(values, keeps=values, parameters=2 * wide)
     stages = list(zip(settings["depths"], settings["num_heads"], strict=True))
     for stage, (depth, heads) in enumerate(stages):

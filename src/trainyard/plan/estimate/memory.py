@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
-from trainyard.plan.estimate.adapters import QUANTIZED_BYTES
 from trainyard.plan.estimate.image_models import ImageModel, ModelBlock
-from trainyard.plan.estimate.training import TrainingShape
+from trainyard.plan.estimate.training import QUANTIZED_BYTES, TrainingShape
 
 RUNTIME_BYTES = 1.5e9
 """What CUDA's context, NCCL's buffers and libraries take beside tensors: 1 to 2 GB of `nvidia-smi` that

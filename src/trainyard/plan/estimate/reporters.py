@@ -6,40 +6,36 @@ from collections.abc import Sequence
 from typing import Any
 
 from trainyard import printing
-from trainyard.plan.estimate.adapters import engines_that_train
 from trainyard.plan.estimate.estimator import Estimate, memory_by_engine, scaling_curve, settings_that_fit
 from trainyard.plan.estimate.image_models import ImageModel
 from trainyard.plan.estimate.money import Price
 from trainyard.plan.estimate.search import Found
-from trainyard.plan.estimate.training import TrainingShape
+from trainyard.plan.estimate.training import TrainingShape, engines_that_train
 from trainyard.settings.quantities import count, counted, duration, percentage
 
 PLAN_FORMAT = "trainyard.plan/2"
 
-NO_STEPS = "the number of steps is not known; see the prices an hour and a billion tokens"
-NO_SIZE = "no Azure size is named, so there is no price; use --sku"
-NO_SPOT = "the catalogue has no spot price of this size"
+_NO_STEPS = "the number of steps is not known; see the prices an hour and a billion tokens"
+_NO_SIZE = "no Azure size is named, so there is no price; use --sku"
+_NO_SPOT = "the catalogue has no spot price of this size"
 _MOST_FOUND = 5
 
 
 def as_text(found: Estimate) -> str:
     """Return an estimate on one screen."""
+    training = found.training
     facts = [
-        *_notes(found.training),
-        ("model", model_text(found.training)),
-        ("machines", machines_text(found.training)),
-        ("settings", settings_text(found.training)),
-        ("batch", batch_text(found.training)),
+        ("model", model_text(training)),
+        ("machines", machines_text(training)),
+        ("settings", settings_text(training)),
+        ("batch", _batch_text(training)),
         *estimate_facts(found),
     ]
-    return "\n".join(printing.facts(facts, 12, indent=0))
-
-
-def _notes(training: TrainingShape) -> list[tuple[str, str]]:
     possible = engines_that_train(training.adapters)
-    if training.engine in possible:
-        return []
-    return [("note", f"other software can, but Trainyard trains these adapters with {' or '.join(possible)} only")]
+    if training.engine not in possible:
+        note = f"other software can, but Trainyard trains these adapters with {' or '.join(possible)} only"
+        facts.insert(0, ("note", note))
+    return "\n".join(printing.facts(facts, 12, indent=0))
 
 
 def estimate_facts(found: Estimate) -> list[tuple[str, str]]:
@@ -66,35 +62,30 @@ def model_text(training: TrainingShape) -> str:
 def machines_text(training: TrainingShape) -> str:
     """Return `2 × Standard_ND96isr_H100_v5, 16 × H100-SXM`."""
     machines = training.machines
-    name = machines.sku.name if machines.sku else counted(machines.nodes, "node")
-    nodes = f"{machines.nodes} × {name}" if machines.sku else name
+    nodes = f"{machines.nodes} × {machines.sku.name}" if machines.sku else counted(machines.nodes, "node")
     return f"{nodes}, {machines.world_size} × {machines.gpu.name}"
 
 
 def settings_text(training: TrainingShape) -> str:
     """Return the settings that memory and time depend on, in a line."""
-    parts = [training.engine, training.precision, f"checkpointing {training.activation_checkpointing}"]
-    if training.compiled:
-        parts.append("compiled")
-    if training.adapters is not None:
-        parts.append(f"{'QLoRA' if training.adapters.is_quantized else 'LoRA'} of rank {training.adapters.rank}")
-    if training.optimizer != "adamw":
-        parts.append(training.optimizer)
-    if training.shards_within_replicas:
-        parts.append(f"replicas of {training.shard_size} GPUs")
-    if training.has_moving_average:
-        parts.append("moving average of the weights")
-    if training.loss_chunk_tokens:
-        parts.append(f"loss by {count(training.loss_chunk_tokens)} tokens")
-    if training.offload_activations:
-        parts.append("activations in main memory, whose copies are not timed")
-    if training.offload_optimizer:
-        parts.append("offloaded to main memory")
-    return ", ".join(parts)
+    adapters = training.adapters
+    parts = {
+        training.engine: True,
+        training.precision: True,
+        f"checkpointing {training.activation_checkpointing}": True,
+        "compiled": training.compiled,
+        str(adapters): adapters is not None,
+        training.optimizer: training.optimizer != "adamw",
+        f"replicas of {training.shard_size} GPUs": training.shards_within_replicas,
+        "moving average of the weights": training.has_moving_average,
+        f"loss by {count(training.loss_chunk_tokens)} tokens": training.loss_chunk_tokens > 0,
+        "activations in main memory, whose copies are not timed": training.offload_activations,
+        "offloaded to main memory": training.offload_optimizer,
+    }
+    return ", ".join(part for part, applies in parts.items() if applies)
 
 
-def batch_text(training: TrainingShape) -> str:
-    """Return how the batch multiplies out."""
+def _batch_text(training: TrainingShape) -> str:
     samples = (
         f"{training.micro_batch_size} micro × {training.accumulation_steps} accumulation × "
         f"{training.machines.world_size} GPUs = {count(training.global_batch_size)} samples"
@@ -116,11 +107,8 @@ def _rate(found: Estimate) -> float:
 
 def price_text(found: Estimate) -> str:
     """Return the price of a billion tokens, or of a million images; `-` where it is not known."""
-    if found.training.is_of_images:
-        price = found.usd_per_billion_samples
-        price = price / 1000 if price is not None else None
-    else:
-        price = found.usd_per_billion_tokens
+    of_images, of_tokens = found.usd_per_billion_samples, found.usd_per_billion_tokens
+    price = of_images / 1000 if found.training.is_of_images and of_images is not None else of_tokens
     return "-" if price is None else f"{price:,.2f}"
 
 
@@ -136,7 +124,7 @@ def search_as_text(found: Found) -> str:
     unit, many = units_of(found.fastest[0].training)
     header = ("machines", "settings", "micro-batch", "a GPU", f"{unit}/s", "$/h", f"$/{many}")
     blocks = []
-    for title, estimates in (("fastest", found.fastest), ("cheapest", found.cheapest)):
+    for title, estimates in vars(found).items():
         rows = [header, *(_search_row(each) for each in estimates[:_MOST_FOUND])]
         blocks.append("\n".join([title, *printing.table(rows, indent=2)]))
     return "\n\n".join(blocks)
@@ -149,12 +137,8 @@ def as_json(found: Estimate) -> str:
 
 def search_as_json(found: Found) -> str:
     """Return the fastest and the cheapest, each a list of jobs as in a plan."""
-    document = {
-        "format": PLAN_FORMAT,
-        "fastest": [job_as_json(each) for each in found.fastest],
-        "cheapest": [job_as_json(each) for each in found.cheapest],
-    }
-    return printing.json_text(document)
+    best = {name: list(map(job_as_json, estimates)) for name, estimates in vars(found).items()}
+    return printing.json_text({"format": PLAN_FORMAT, **best})
 
 
 def job_as_json(found: Estimate) -> dict[str, Any]:
@@ -187,34 +171,28 @@ def job_as_json(found: Estimate) -> dict[str, Any]:
 def memory_as_json(found: Estimate | None, reason: str = "") -> dict[str, Any]:
     """Return the memory of a GPU; nulls and a reason where nothing is estimated."""
     if found is None:
-        unknown = dict.fromkeys(("total_bytes_per_gpu", "parts", "available_bytes_per_gpu", "fits"))
-        return {**unknown, "reason": reason}
-    document: dict[str, Any] = {
+        names = ("total_bytes_per_gpu", "parts", "available_bytes_per_gpu", "fits")
+        return {**dict.fromkeys(names), "reason": reason}
+    document = {
         "total_bytes_per_gpu": round(found.memory.total),
         "parts": {name: round(size) for name, size in found.memory.parts().items()},
         "available_bytes_per_gpu": round(found.available_bytes),
         "fits": found.fits,
     }
-    return {**document, "reason": found.main_memory_reason} if found.main_memory_reason else document
+    return with_reasons(document, found.main_memory_reason)
 
 
 def time_as_json(found: Estimate | None, reason: str = "") -> dict[str, Any]:
     """Return the time of a step; nulls and a reason where it is not known."""
     if found is None or found.time is None:
         names = ("step_seconds", "tokens_per_second_per_gpu", "samples_per_second_per_gpu", "parts", "scaling")
-        unknown: dict[str, Any] = dict.fromkeys(names)
-        return {**unknown, "reason": found.time_reason if found else reason}
+        return {**dict.fromkeys(names), "reason": found.time_reason if found else reason}
     time = found.time
     document: dict[str, Any] = {
         "step_seconds": time.total,
         "tokens_per_second_per_gpu": found.tokens_per_second_per_gpu,
         "samples_per_second_per_gpu": found.samples_per_second_per_gpu,
-        "parts": {
-            "forward": time.forward,
-            "backward": time.backward,
-            "optimizer": time.optimizer,
-            "exposed_communication": time.exposed_communication,
-        },
+        "parts": {name: seconds for name, seconds in vars(time).items() if name != "communication"},
         "communication_seconds": time.communication,
         "scaling": {str(nodes): share for nodes, share in scaling_curve(found.training)},
     }
@@ -226,16 +204,18 @@ def time_as_json(found: Estimate | None, reason: str = "") -> dict[str, Any]:
 def _money_as_json(found: Estimate) -> dict[str, Any]:
     """Return prices of the machines: how long a training takes is not known without a pipeline."""
     on_demand, spot = found.money.on_demand, found.money.spot
-    source = on_demand or spot
-    reasons = []
-    if found.training.machines.sku is None:
-        reasons.append(NO_SIZE)
-    if source:
-        reasons.append(NO_STEPS)
-        if spot is None:
-            reasons.append(NO_SPOT)
-    document = money_fields(on_demand, spot, found)
-    return {**document, "reason": "; ".join(reasons)} if reasons else document
+    has_price = on_demand is not None or spot is not None
+    reasons = {
+        _NO_SIZE: found.training.machines.sku is None,
+        _NO_STEPS: has_price,
+        _NO_SPOT: has_price and spot is None,
+    }
+    return with_reasons(money_fields(on_demand, spot, found), *(reason for reason in reasons if reasons[reason]))
+
+
+def with_reasons(document: dict[str, Any], *reasons: str) -> dict[str, Any]:
+    """Return a document with why some of its values are unknown; as it is without reasons."""
+    return {**document, "reason": "; ".join(reasons)} if any(reasons) else document
 
 
 def money_fields(on_demand: Price | None, spot: Price | None, found: Estimate | None) -> dict[str, Any]:
@@ -267,25 +247,20 @@ def _memory_facts(found: Estimate) -> list[tuple[str, str]]:
     parts = ", ".join(
         f"{name} {gigabytes(size)}" for name, size in found.memory.parts().items() if size >= found.memory.total / 200
     )
-    facts = [
-        ("memory", f"{gigabytes(found.memory.total)} of {gigabytes(available)} a GPU: {verdict}"),
-        ("", parts),
-    ]
+    facts = [("memory", f"{gigabytes(found.memory.total)} of {gigabytes(available)} a GPU: {verdict}"), ("", parts)]
     if found.main_memory_reason:
         facts.append(("main memory", f"{found.main_memory_reason}: does not fit"))
     if by_engine := memory_by_engine(found.training):
-        texts = [_engine_text(name, memory.total, fits) for name, (memory, fits) in by_engine.items()]
+        texts = [
+            f"{name} {gigabytes(memory.total)}{'' if fits else ' (too much)'}"
+            for name, (memory, fits) in by_engine.items()
+        ]
         facts.append(("by engine", ", ".join(texts)))
     if not found.fits:
         alternatives = settings_that_fit(found.training)
         lines = [_alternative(each) for each in alternatives] or ["nothing on these machines: use more, or larger ones"]
         facts += list(zip(("what fits", *[""] * len(lines)), lines, strict=False))
     return facts
-
-
-def _engine_text(name: str, size: float, fits: bool) -> str:
-    text = f"{name} {gigabytes(size)}"
-    return text if fits else f"{text} (too much)"
 
 
 def _alternative(found: Estimate) -> str:
@@ -312,13 +287,13 @@ def _time_facts(found: Estimate) -> list[tuple[str, str]]:
 def _money_facts(found: Estimate) -> list[tuple[str, str]]:
     money = found.money
     if found.training.machines.sku is None:
-        return [("money", f"not known: {NO_SIZE}")]
+        return [("money", f"not known: {_NO_SIZE}")]
     if money.on_demand is None:
         return [("money", "not known: the catalogue has no price of this size")]
     of_work = f", ${price_text(found)} a {units_of(found.training)[1]}" if found.time else ""
     facts = [("money", f"{_price(money.on_demand)} on demand{of_work}")]
     if money.spot is None:
-        return [*facts, ("spot", NO_SPOT)]
+        return [*facts, ("spot", _NO_SPOT)]
     lost, between = money.preemptions.lost_share, money.preemptions.seconds_between
     return [
         *facts,
