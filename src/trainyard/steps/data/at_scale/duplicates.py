@@ -29,7 +29,7 @@ import hashlib
 import numpy.typing as npt
 
 from trainyard.steps.data.text.text_formats import PlainTextFile
-from trainyard.steps.data.text.text_source import Block, Piece, TextFile, TextSource
+from trainyard.steps.data.text.text_source import Block, Text, TextFile, TextSource
 
 REPORT_FILE = "duplicates.json"
 
@@ -180,14 +180,9 @@ class KeptBlock(Block):
     whole: Block
     dropped: frozenset[int]
 
-    def pieces(self, *, replace_undecodable: bool) -> Iterator[Piece]:
-        """Yield the pieces of the documents that are kept."""
-        name, is_dropped = None, False
-        for piece in self.whole.pieces(replace_undecodable=replace_undecodable):
-            if piece.document != name:
-                name, is_dropped = piece.document, document_key(piece.document) in self.dropped
-            if not is_dropped:
-                yield piece
+    def texts(self) -> Iterator[Text]:
+        """Yield the texts of the documents that are kept."""
+        return (text for text in self.whole.texts() if document_key(text.document) not in self.dropped)
 
 
 class KeptFile(TextFile):

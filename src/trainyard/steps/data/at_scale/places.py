@@ -8,12 +8,10 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, Literal
 
 from trainyard.settings.files import os_errors_name
-from trainyard.steps.data.text.compression import SourcePath
+from trainyard.steps.data.text.source_files import RemoteFile, SourcePath, filesystem_of
 from trainyard.steps.runtime.errors import StepError
-from trainyard.steps.runtime.imports import from_extra, require_packages
 
 _ADDRESS = re.compile(r"([a-z][a-z0-9+.-]+):/+(.+)")
 
@@ -27,44 +25,9 @@ def address_of(path: Path) -> str | None:
     return f"{scheme}:///{rest}" if scheme == "file" else f"{scheme}://{rest}"
 
 
-@dataclass(frozen=True)
-class RemoteFile:
-    """A file at an address, read as one on a disk is."""
-
-    address: str
-    size_bytes: int
-
-    @property
-    def name(self) -> str:
-        """The last part of the address."""
-        return PurePosixPath(self.address).name
-
-    @property
-    def suffix(self) -> str:
-        """The name's ending, with its dot."""
-        return PurePosixPath(self.address).suffix
-
-    def __str__(self) -> str:
-        return self.address
-
-    def is_file(self) -> bool:
-        """Whether it is a file: listed as one."""
-        return True
-
-    def stat(self) -> os.stat_result:
-        """Return the size; all else is 0."""
-        return os.stat_result((0, 0, 0, 0, 0, 0, self.size_bytes, 0, 0, 0))
-
-    def open(self, mode: Literal["rb"], /) -> IO[bytes]:
-        """Open the file for reading."""
-        filesystem, path = _filesystem(self.address)
-        opened: IO[bytes] = filesystem.open(path, mode)
-        return opened
-
-
 def remote_files(address: str) -> Iterator[tuple[PurePosixPath, SourcePath]]:
     """Yield the files below an address, with their paths relative to it. StepError if there is no such folder."""
-    filesystem, root = _filesystem(address)
+    filesystem, root = filesystem_of(address)
     if not filesystem.isdir(root):
         raise StepError(f"--source {address}: no such folder")
     scheme = address.partition("://")[0]
@@ -101,18 +64,7 @@ class Destination:
                 shutil.copyfile(file, partial)
                 partial.replace(self.folder / file.name)
         else:
-            filesystem, path = _filesystem(address)
+            filesystem, path = filesystem_of(address)
             filesystem.makedirs(path, exist_ok=True)
             # Azure ML's file system refuses to replace a file unless it is told to.
             filesystem.put(str(file), f"{path.rstrip('/')}/", overwrite="MERGE_WITH_OVERWRITE")
-
-
-def _filesystem(address: str) -> tuple[Any, str]:
-    require_packages(f"an address such as {address}", from_extra("spark"), "fsspec")
-    from fsspec.core import url_to_fs
-
-    try:
-        filesystem, path = url_to_fs(address)
-    except (ImportError, ValueError) as failure:
-        raise StepError(f"{address} cannot be opened: {failure}") from None
-    return filesystem, str(path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections import Counter
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,14 +12,14 @@ from trainyard.settings.steps.preparation import PrepareTextSpark
 from trainyard.steps.data.at_scale.duplicates import REPORT_FILE, Duplicates, find_duplicates, without
 from trainyard.steps.data.at_scale.places import Destination, address_of, fetch, remote_files
 from trainyard.steps.data.at_scale.session import NumberedFile, as_task, spark_session
-from trainyard.steps.data.at_scale.text_shards import encode_files, totals_of_files, write_shards
+from trainyard.steps.data.at_scale.text_shards import counts_of_files, encode_files, write_shards
 from trainyard.steps.data.dataset.manifest import MANIFEST_FILE, ArrayType
 from trainyard.steps.data.dataset.writer import DatasetWriter
 from trainyard.steps.data.text import open_files, open_source
 from trainyard.steps.data.text.text_source import TextSource, first_names, owners
-from trainyard.steps.data.tokenizing.encoding import BlockEncoder
-from trainyard.steps.data.tokenizing.finishing import Counts, finish, learn, require_enough
-from trainyard.steps.data.tokenizing.rows import SPLITS, TOKENS_ARRAY, SplitRows
+from trainyard.steps.data.tokenizing.encoding import BlockEncoder, Counts
+from trainyard.steps.data.tokenizing.finishing import finish, learn, rows_of_splits
+from trainyard.steps.data.tokenizing.rows import SPLITS, TOKENS_ARRAY
 from trainyard.steps.data.tokenizing.splits import SplitRule, split_rule
 from trainyard.steps.data.tokenizing.vocabulary import (
     TOKENIZER_CONFIG_FILE,
@@ -129,20 +130,13 @@ def _tokenize(
     encode = as_task(partial(encode_files, encoder))
     # Kept on the executors' disks: tokens are counted, and only then is it known which shard each belongs to.
     encoded = _files(session, source, parts).mapPartitions(encode).persist(StorageLevel.DISK_ONLY)
-    totals = totals_of_files(encoded)
-    counts = Counts.sum(totals[number].counts for number in sorted(totals))
+    counts_of_each = counts_of_files(encoded)
+    counts = Counts()
+    for number in sorted(counts_of_each):
+        counts.add(counts_of_each[number])
     for name, replaced in counts.replaced.items():
         print(f"{name}: {replaced} characters stand for bytes that are not UTF-8", flush=True)
-    splits = [
-        SplitRows(
-            split,
-            (0, 1 + sum(of_file.tokens[split] for of_file in totals.values())),
-            settings.sequence_length,
-            settings.shard_samples,
-        )
-        for split in SPLITS
-        if counts.documents[split]
-    ]
-    require_enough(splits, counts, settings)
-    written, left_out = write_shards(encoded, totals, splits, vocabulary, Destination(settings.prepared))
+    stream_tokens = counts.tokens + Counter(SPLITS)  # an end-of-text token begins each split's stream
+    splits = rows_of_splits(counts, [stream_tokens], settings)
+    written, left_out = write_shards(encoded, counts_of_each, splits, vocabulary, Destination(settings.prepared))
     finish(settings, dataset, written, counts, left_out, vocabulary)

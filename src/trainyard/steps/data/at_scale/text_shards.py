@@ -17,8 +17,7 @@ from trainyard.steps.data.at_scale.session import NumberedFile, as_task
 from trainyard.steps.data.dataset.manifest import ArrayType, Split
 from trainyard.steps.data.dataset.shards import Shard
 from trainyard.steps.data.dataset.writer import ShardFile
-from trainyard.steps.data.tokenizing.encoding import BlockEncoder, EncodedBlock, encode_alone
-from trainyard.steps.data.tokenizing.finishing import Counts
+from trainyard.steps.data.tokenizing.encoding import BlockEncoder, Counts, EncodedBlock, tokenize_alone
 from trainyard.steps.data.tokenizing.rows import (
     SPLITS,
     TOKENS_ARRAY,
@@ -47,35 +46,19 @@ def encode_files(encoder: BlockEncoder, files: Iterable[NumberedFile]) -> Iterat
     on_this_machine = replace(encoder, tokenizer_file=Path(SparkFiles.get(encoder.tokenizer_file.name)))
     for number, file in files:
         for block in file.blocks():
-            yield number, encode_alone(on_this_machine, block)
+            yield number, tokenize_alone(on_this_machine, block)
 
 
-@dataclass(frozen=True)
-class FileTotals:
-    """What one file adds to each split: tokens, and the counts of its text."""
-
-    tokens: Mapping[str, int]
-    counts: Counts
+def counts_of_files(encoded: RDD[NumberedBlock]) -> dict[int, Counts]:
+    """Return the counts by number of file, of the files that have any text."""
+    return dict(encoded.mapPartitions(_counts).collect())
 
 
-def totals_of_files(encoded: RDD[NumberedBlock]) -> dict[int, FileTotals]:
-    """Return the totals by number of file, of the files that have any text."""
-    return dict(encoded.mapPartitions(_totals).collect())
-
-
-def _totals(blocks: Iterable[NumberedBlock]) -> Iterator[tuple[int, FileTotals]]:
-    tokens: dict[int, dict[str, int]] = {}
+def _counts(blocks: Iterable[NumberedBlock]) -> Iterator[tuple[int, Counts]]:
     counts: dict[int, Counts] = {}
     for number, block in blocks:
-        of_file = tokens.setdefault(number, dict.fromkeys(SPLITS, 0))
-        count = counts.setdefault(number, Counts())
-        for split, part in block.parts.items():
-            of_file[split] += len(part.tokens)
-            count.documents[split] += part.documents
-            count.text_bytes[split] += part.text_bytes
-        if block.replaced:
-            count.replaced[block.file] = count.replaced.get(block.file, 0) + block.replaced
-    yield from ((number, FileTotals(tokens[number], counts[number])) for number in tokens)
+        counts.setdefault(number, Counts()).add(block.counts)
+    yield from counts.items()
 
 
 @dataclass(frozen=True)
@@ -101,14 +84,14 @@ def sections_of(splits: Sequence[SplitRows]) -> list[Section]:
 
 def write_shards(
     encoded: RDD[NumberedBlock],
-    totals: Mapping[int, FileTotals],
+    counts: Mapping[int, Counts],
     splits: Sequence[SplitRows],
     vocabulary: Vocabulary,
     destination: Destination,
 ) -> tuple[dict[SplitRows, Split], Tokens]:
     """Write every shard by a task of its own. Return the splits, and the tokens that end the training text unused."""
     sections = sections_of(splits)
-    cutter = _Cutter(sections, _starts(totals))
+    cutter = _Cutter(sections, _starts(counts))
     writer = _Writer(sections, vocabulary.end_of_text, vocabulary.padding, vocabulary.dtype, destination)
     keyed = encoded.mapPartitions(cutter).repartitionAndSortWithinPartitions(len(sections), _section_of)
     written = dict(keyed.mapPartitions(as_task(writer)).collect())
@@ -120,13 +103,13 @@ def write_shards(
     return found, np.concatenate([np.empty(0, vocabulary.dtype), *left_out])
 
 
-def _starts(totals: Mapping[int, FileTotals]) -> dict[int, dict[str, int]]:
+def _starts(counts: Mapping[int, Counts]) -> dict[int, dict[str, int]]:
     """Return where the tokens of each file begin in each split's stream, whose first is an end-of-text token."""
     next_start = dict.fromkeys(SPLITS, 1)
     starts = {}
-    for number in sorted(totals):
+    for number in sorted(counts):
         starts[number] = dict(next_start)
-        for split, tokens in totals[number].tokens.items():
+        for split, tokens in counts[number].tokens.items():
             next_start[split] += tokens
     return starts
 
@@ -150,14 +133,14 @@ class _Cutter:
         positions: dict[int, dict[str, int]] = {}
         for number, block in blocks:
             position = positions.setdefault(number, dict(self.starts[number]))
-            for split, part in block.parts.items():
-                start, stop = position[split], position[split] + len(part.tokens)
+            for split, tokens in block.tokens.items():
+                start, stop = position[split], position[split] + len(tokens)
                 for place in range(bisect.bisect_right(stops[split], start), len(of_split[split])):
                     section = self.sections[of_split[split][place]]
                     if section.start >= stop:
                         break
                     first, last = max(start, section.start), min(stop, section.stop)
-                    yield (of_split[split][place], first), part.tokens[first - start : last - start]
+                    yield (of_split[split][place], first), tokens[first - start : last - start]
                 position[split] = stop
 
 

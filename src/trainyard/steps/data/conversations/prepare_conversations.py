@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import bisect
-import functools
 import hashlib
 import itertools
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -17,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trainyard.settings.steps.preparation import PrepareChat
-from trainyard.steps.data.conversations.examples import ChatLine, ExampleSource
+from trainyard.steps.data.conversations.examples import ExampleSource
 from trainyard.steps.data.conversations.rendering import (
     Documents,
     Renderer,
@@ -26,17 +24,17 @@ from trainyard.steps.data.conversations.rendering import (
 )
 from trainyard.steps.data.dataset.manifest import ArrayType, TokenText
 from trainyard.steps.data.dataset.writer import DatasetWriter
+from trainyard.steps.data.text.text_formats import JsonLine
 from trainyard.steps.data.text.text_source import first_names
+from trainyard.steps.data.tokenizing.encoding import tokenize_in_processes
 from trainyard.steps.data.tokenizing.rows import SPLITS
 from trainyard.steps.data.tokenizing.splits import split_rule
 from trainyard.steps.data.tokenizing.vocabulary import CHAT_TEMPLATE_FILE, TOKENIZER_FILE, Vocabulary, load_vocabulary
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.files import find_model, require_writable
-from trainyard.steps.runtime.long_work import in_processes, usable_processors
+from trainyard.steps.runtime.long_work import usable_processors
 
 _EXAMPLES_AT_ONCE = 256
-_LEAST_BYTES_FOR_PROCESSES = 1 << 22
-"""Less is tokenized faster than processes start."""
 _OPEN_ROWS = 1024
 _LEAST_TOKENS = 2
 """Shorter documents have nothing to predict."""
@@ -102,20 +100,10 @@ def prepare_conversations(settings: PrepareChat) -> int:
 def _documents(source: ExampleSource, renderer: Renderer, workers: int) -> Iterator[Documents]:
     """Yield each example's documents in the order of the examples, whatever the number of processes."""
     examples = iter(source)
-    batches: Iterator[list[ChatLine]] = iter(lambda: list(itertools.islice(examples, _EXAMPLES_AT_ONCE)), [])
-    if source.size_bytes < _LEAST_BYTES_FOR_PROCESSES:
-        for batch in batches:
-            yield from renderer(batch)
-    else:
-        work = functools.partial(_render_alone, renderer)
-        for _, documents in in_processes(work, batches, workers or usable_processors(), "tokenized conversations"):
-            yield from documents
-
-
-def _render_alone(renderer: Renderer, examples: list[ChatLine]) -> list[Documents]:
-    """Render in one of several processes, without the tokenizer's threads, which would compete with them."""
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    return renderer(examples)
+    batches: Iterator[list[JsonLine]] = iter(lambda: list(itertools.islice(examples, _EXAMPLES_AT_ONCE)), [])
+    workers = workers or usable_processors()
+    for _, documents in tokenize_in_processes(renderer, batches, source.size_bytes, workers, "tokenized conversations"):
+        yield from documents
 
 
 def _longest(settings: PrepareChat) -> int:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from trainyard.steps.data.conversations.examples import ChatLine
+from trainyard.steps.data.text.text_formats import JsonLine
 from trainyard.steps.data.tokenizing.vocabulary import CHAT_TEMPLATE_FILE, TOKENIZER_FILE, Vocabulary
 from trainyard.steps.runtime.errors import StepError
 
@@ -57,11 +57,11 @@ class Renderer:
         """Return the renderer of a model, for conversations or for pairs of answers."""
         return cls(folder, vocabulary.end_of_text, vocabulary.dtype, pairs)
 
-    def __call__(self, examples: Iterable[ChatLine]) -> list[Documents]:
+    def __call__(self, examples: Iterable[JsonLine]) -> list[Documents]:
         """Return each example's documents. StepError names the file and line of one that is not as expected."""
         return [self._pair(example) if self.pairs else (self._document(example),) for example in examples]
 
-    def _pair(self, example: ChatLine) -> Documents:
+    def _pair(self, example: JsonLine) -> Documents:
         """Two whole conversations without a prompt have their common beginning as prompt."""
         prompt, chosen, rejected = (example.fields.get(name) for name in ("prompt", "chosen", "rejected"))
         if prompt is None and isinstance(chosen, list) and isinstance(rejected, list):
@@ -77,7 +77,7 @@ class Renderer:
         )
         return chosen_document, rejected_document
 
-    def _document(self, example: ChatLine) -> TokenizedConversation:
+    def _document(self, example: JsonLine) -> TokenizedConversation:
         fields, place = example.fields, example.place
         prompt, completion = fields.get("prompt"), fields.get("completion")
         if isinstance(fields.get("messages"), list):
@@ -102,7 +102,7 @@ class Renderer:
             len(completion.encode("utf-8", errors="surrogatepass")),
         )
 
-    def _chat(self, example: ChatLine, messages: Messages, first_answer: int = 0) -> TokenizedConversation:
+    def _chat(self, example: JsonLine, messages: Messages, first_answer: int = 0) -> TokenizedConversation:
         place = example.place
         for number, message in enumerate(messages):
             if not isinstance(message, dict) or not isinstance(message.get("role"), str):

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path, PurePosixPath
+from typing import TypeVar
 
 from trainyard.settings.steps.preparation import TextDataset
-from trainyard.steps.data.text.compression import COMPRESSIONS, SourcePath, compression_of
-from trainyard.steps.data.text.text_formats import JsonLinesFile, ParquetFile, PlainTextFile
-from trainyard.steps.data.text.text_source import BLOCK_BYTES, RowsBlock, TextFile, TextSource, first_names
+from trainyard.steps.data.text.source_files import COMPRESSIONS, SourcePath, compression_of
+from trainyard.steps.data.text.text_formats import FileOnDisk, JsonLinesFile, ParquetFile, PlainTextFile
+from trainyard.steps.data.text.text_source import RowsBlock, TextFile, TextSource, first_names
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.files import require_folder
 
-_FORMATS: dict[str, Callable[[SourcePath, str, str], TextFile]] = {
-    ".txt": lambda path, name, _: PlainTextFile(path, name),
-    ".md": lambda path, name, _: PlainTextFile(path, name),
+File = TypeVar("File", bound=TextFile)
+
+_FORMATS: Mapping[str, type[FileOnDisk]] = {
+    ".txt": PlainTextFile,
+    ".md": PlainTextFile,
     ".jsonl": JsonLinesFile,
     ".parquet": ParquetFile,
 }
-"""How each kind of file is opened: with its path, the name of its documents, and the field that holds the text."""
 
 
 def open_source(settings: TextDataset) -> tuple[TextSource, list[str]]:
@@ -31,8 +34,7 @@ def open_source(settings: TextDataset) -> tuple[TextSource, list[str]]:
     if folder is None:
         return TextSource([PythonTopics()], "the documentation of Python"), []
     require_folder("--source", folder)
-    found = ((PurePosixPath(path.relative_to(folder).as_posix()), path) for path in files_below(folder))
-    return open_files(found, str(folder), settings.text_field)
+    return open_files(files_below(folder), str(folder), settings.text_field)
 
 
 def open_files(
@@ -42,32 +44,55 @@ def open_files(
 
     Raise StepError when there is no text.
     """
-    files: list[TextFile] = []
+    formats = {ending: partial(of_format, text_field=text_field) for ending, of_format in _FORMATS.items()}
+    files, skipped = files_of_formats(found, folder, formats, "text")
+    return TextSource([*files], folder), skipped
+
+
+def files_of_formats(
+    found: Iterable[tuple[PurePosixPath, SourcePath]],
+    folder: str,
+    formats: Mapping[str, Callable[[SourcePath, str], File]],
+    what: str,
+) -> tuple[list[File], list[str]]:
+    """Return the files with the endings of the formats, in the order of their relative paths, and what is skipped.
+
+    `formats` open a file, given its path and the name of its documents. StepError, which says `what`, without any file.
+    """
+    files: list[File] = []
     skipped: list[str] = []
     for relative, path in sorted(found, key=lambda each: each[0].as_posix()):
         name = relative.with_suffix("") if compression_of(relative) else relative
-        open_file = _FORMATS.get(name.suffix.lower())
+        open_file = formats.get(name.suffix.lower())
         if open_file is not None and path.is_file() and not path.name.startswith("."):
-            files.append(open_file(path, str(name), text_field))
+            files.append(open_file(path, str(name)))
         else:
             skipped.append(str(relative))
     if not files:
         present = f"found only {first_names(skipped)}" if skipped else "the folder is empty"
         raise StepError(
-            f"--source {folder} holds no text: expected {' '.join(_FORMATS)}, "
+            f"--source {folder} holds no {what}: expected {' '.join(formats)}, "
             f"plain or as {' '.join(COMPRESSIONS)}; {present}"
         )
-    return TextSource(files, folder), skipped
+    return files, skipped
 
 
-def files_below(folder: Path, folders_above: frozenset[str] = frozenset()) -> Iterator[Path]:
-    """Yield the files in a folder and its subfolders, following links. Hidden folders are yielded but not entered."""
+def files_below(folder: Path) -> Iterator[tuple[PurePosixPath, Path]]:
+    """Yield the files in a folder and its subfolders, following links, with their relative paths.
+
+    Hidden folders, and links to a folder that they lie in, are yielded but not entered.
+    """
+    for path in _below(folder, frozenset()):
+        yield PurePosixPath(path.relative_to(folder).as_posix()), path
+
+
+def _below(folder: Path, folders_above: frozenset[str]) -> Iterator[Path]:
     folders_above |= {os.path.realpath(folder)}
     with os.scandir(folder) as entries:
         for entry in entries:
             is_folder = entry.is_dir() and not entry.name.startswith(".")
             if is_folder and os.path.realpath(entry.path) not in folders_above:
-                yield from files_below(Path(entry.path), folders_above)
+                yield from _below(Path(entry.path), folders_above)
             else:
                 yield Path(entry.path)
 
@@ -92,14 +117,6 @@ class PythonTopics(TextFile):
         self.size_bytes = sum(len(text) for _, text in self._topics)
 
     def blocks(self) -> Iterator[RowsBlock]:
-        """Yield topics by name, as many as make a block."""
-        waiting: list[tuple[str, bytes]] = []
-        waiting_bytes = 0
+        """Yield a block for each topic."""
         for name, text in self._topics:
-            waiting.append((name, text))
-            waiting_bytes += len(text)
-            if waiting_bytes >= BLOCK_BYTES:
-                yield RowsBlock(self.name, waiting_bytes, tuple(waiting))
-                waiting, waiting_bytes = [], 0
-        if waiting:
-            yield RowsBlock(self.name, waiting_bytes, tuple(waiting))
+            yield RowsBlock(self.name, len(text), ((name, text),))

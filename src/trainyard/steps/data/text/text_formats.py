@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
-from trainyard.steps.data.text.compression import SourcePath, chunks, compression_of
+from trainyard.settings.suggestions import closest
+from trainyard.steps.data.text.source_files import SourcePath, chunks, compression_of
 from trainyard.steps.data.text.text_source import (
     BLOCK_BYTES,
     Block,
-    Piece,
     RowsBlock,
+    Text,
     TextFile,
     cut_before,
-    document_pieces,
     first_names,
     utf8_as_it_was,
     without_byte_order_mark,
@@ -33,6 +32,23 @@ _MAY_BE_EMPTY_BYTES = 512
 _MOST_ROWS = 4096
 
 
+class FileOnDisk(TextFile):
+    """A file of text, plain or compressed; `text_field` is the field or column that holds the text."""
+
+    def __init__(self, path: SourcePath, name: str, text_field: str) -> None:
+        self._path, self._text_field = path, text_field
+        self.name = name
+        self.size_bytes = path.stat().st_size
+
+
+class JsonLine(NamedTuple):
+    """One object of a file of JSON lines: the name of its document, the file and line, and its fields."""
+
+    name: str
+    place: str
+    fields: Mapping[str, Any]
+
+
 @dataclass(frozen=True)
 class JsonLinesBlock(Block):
     """Some whole lines."""
@@ -42,55 +58,45 @@ class JsonLinesBlock(Block):
     first_line: int
     text_field: str
 
-    def pieces(self, *, replace_undecodable: bool) -> Iterator[Piece]:
-        """Yield the pieces of one document after the other; lines without text have none."""
+    def lines(self, errors: str = "strict", parse_int: Callable[[str], Any] = int) -> Iterator[JsonLine]:
+        """Yield what lines hold that are not blank. StepError for one that is not a JSON object."""
         for number, line in enumerate(self.data.split(b"\n"), start=self.first_line):
-            if line and not line.isspace():
-                place = f"{self.file}:{number}"
-                yield from document_pieces(
-                    f"{self.name}:{number}",
-                    self._text(line, place),
-                    partial(_line, place),
-                    ends_document=True,
-                    replace_undecodable=replace_undecodable,
-                )
+            if not line or line.isspace():
+                continue
+            place = f"{self.file}:{number}"
+            try:
+                found = json.loads(line.decode("utf-8", errors), parse_int=parse_int)
+            except (ValueError, RecursionError) as failure:
+                raise StepError(f"{place} is not valid JSON: {failure}") from None
+            if not isinstance(found, dict):
+                raise StepError(f"{place} is not a JSON object: {line[:60].decode(errors='replace')}")
+            yield JsonLine(f"{self.name}:{number}", place, found)
 
-    def _text(self, line: bytes, place: str) -> bytes:
-        """Return the line's text, including bytes that are not UTF-8."""
-        try:
-            # Integers are parsed as floats, which have no limit on digits: no number is needed here.
-            found = json.loads(line.decode("utf-8", errors="surrogateescape"), parse_int=float)
-        except (ValueError, RecursionError) as failure:
-            raise StepError(f"{place} is not valid JSON: {failure}") from None
-        if not isinstance(found, dict):
-            raise StepError(f"{place} is not a JSON object: {line[:60].decode(errors='replace')}")
-        if self.text_field not in found:
-            raise StepError(f"{place}: {missing_field(self.text_field, list(found))}")
-        text = found[self.text_field]
-        if not isinstance(text, str | None):
-            raise StepError(f"{place}: the field {self.text_field!r} is not text: {json.dumps(text)[:60]}")
-        return utf8_as_it_was(text or "")
+    def texts(self) -> Iterator[Text]:
+        """Yield the documents, each with the line as the place of any byte of it."""
+        # Integers are parsed as floats, which have no limit on digits: no number is needed here.
+        for name, place, fields in self.lines("surrogateescape", float):
+            if self.text_field not in fields:
+                raise StepError(f"{place}: {missing_field(self.text_field, list(fields))}")
+            text = fields[self.text_field]
+            if not isinstance(text, str | None):
+                raise StepError(f"{place}: the field {self.text_field!r} is not text: {json.dumps(text)[:60]}")
+            yield Text(name, utf8_as_it_was(text or ""), partial(_line, place))
 
 
 def _line(place: str, _offset: int) -> str:
-    """Return the line: an offset into the text is not one into the line's JSON."""
     return place
 
 
 def missing_field(name: str, known: list[str]) -> str:
     """Return the message for a field that does not exist."""
-    close = difflib.get_close_matches(name, known, n=1)
-    meant = f"; did you mean --text-field {close[0]}?" if close else ""
+    close = closest(name, known)
+    meant = f"; did you mean --text-field {close}?" if close else ""
     return f"no field {name!r} (--text-field); found {first_names(known) or 'none'}{meant}"
 
 
-class JsonLinesFile(TextFile):
-    """A file of JSON objects, plain or compressed."""
-
-    def __init__(self, path: SourcePath, name: str, text_field: str) -> None:
-        self._path, self._text_field = path, text_field
-        self.name = name
-        self.size_bytes = path.stat().st_size
+class JsonLinesFile(FileOnDisk):
+    """A file of JSON objects."""
 
     def blocks(self) -> Iterator[JsonLinesBlock]:
         """Yield as many whole lines as make a block."""
@@ -123,24 +129,18 @@ class TextBlock(Block):
     offset: int
     ends_document: bool
 
-    def pieces(self, *, replace_undecodable: bool) -> Iterator[Piece]:
-        """Yield the pieces of the document."""
-        yield from document_pieces(
-            self.document,
-            self.data,
-            lambda place: f"{self.file}, byte {self.offset + place}",
-            ends_document=self.ends_document,
-            replace_undecodable=replace_undecodable,
-        )
+    def texts(self) -> Iterator[Text]:
+        """Yield the part."""
+        place = partial(_byte, self.file, self.offset)
+        yield Text(self.document, self.data, place, self.ends_document)
 
 
-class PlainTextFile(TextFile):
-    """A file of text, plain or compressed."""
+def _byte(file: str, first: int, offset: int) -> str:
+    return f"{file}, byte {first + offset}"
 
-    def __init__(self, path: SourcePath, name: str) -> None:
-        self._path = path
-        self.name = name
-        self.size_bytes = path.stat().st_size
+
+class PlainTextFile(FileOnDisk):
+    """A file that is one document."""
 
     def documents(self) -> Iterator[str]:
         """Yield the file's own name, unless the file is empty."""
@@ -170,13 +170,8 @@ class PlainTextFile(TextFile):
         return TextBlock(str(self._path), source_bytes, self.name, text, offset, ends_document)
 
 
-class ParquetFile(TextFile):
-    """A table, plain or compressed as a whole."""
-
-    def __init__(self, path: SourcePath, name: str, text_field: str) -> None:
-        self._path, self._text_field = path, text_field
-        self.name = name
-        self.size_bytes = path.stat().st_size
+class ParquetFile(FileOnDisk):
+    """A table, compressed as a whole or not."""
 
     def blocks(self) -> Iterator[RowsBlock]:
         """Yield as many rows as make a block, reading only the column with the text."""
@@ -194,19 +189,20 @@ class ParquetFile(TextFile):
                 row = 0
                 per_row_bytes = self.size_bytes / max(table.metadata.num_rows, 1)
                 for batch in table.iter_batches(_rows_per_block(table, self._text_field), columns=[self._text_field]):
-                    texts = tuple(
+                    # As stored: bytes that are not UTF-8 are found where all text is decoded.
+                    texts = batch.column(0).cast(pyarrow.large_binary())
+                    rows = tuple(
                         (f"{self.name}:{number}", value)
-                        for number, value in enumerate(_as_bytes(batch.column(0)), start=row + 1)
+                        for number, value in enumerate(texts.to_pylist(), start=row + 1)
                         if value
                     )
-                    yield RowsBlock(str(self._path), round(per_row_bytes * batch.num_rows), texts)
+                    yield RowsBlock(str(self._path), round(per_row_bytes * batch.num_rows), rows)
                     row += batch.num_rows
-        except pyarrow.ArrowException as failure:
-            raise StepError(f"{self._path} is not a valid parquet file: {_first_line(failure)}") from None
-        except OSError as failure:
-            if failure.errno is not None:
+        except (pyarrow.ArrowException, OSError) as failure:
+            if getattr(failure, "errno", None) is not None:
                 raise
-            raise StepError(f"{self._path} is not a valid parquet file: {_first_line(failure)}") from None
+            first_line = next(iter(str(failure).splitlines()), type(failure).__name__)
+            raise StepError(f"{self._path} is not a valid parquet file: {first_line}") from None
 
     def _require_text(self, schema: Any) -> None:
         import pyarrow
@@ -244,15 +240,3 @@ def _rows_per_block(table: Any, column: str) -> int:
     ]
     row_bytes = sum(sizes) / max(table.metadata.num_rows, 1)
     return max(1, min(_MOST_ROWS, int(BLOCK_BYTES / max(row_bytes, 1))))
-
-
-def _as_bytes(column: Any) -> list[bytes | None]:
-    """Return the texts as stored: bytes that are not UTF-8 are found where all text is decoded."""
-    import pyarrow
-
-    texts: list[bytes | None] = column.cast(pyarrow.large_binary()).to_pylist()
-    return texts
-
-
-def _first_line(failure: BaseException) -> str:
-    return next(iter(str(failure).splitlines()), type(failure).__name__)

@@ -8,10 +8,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
-from trainyard.steps.data.text.compression import SourcePath
+from trainyard.steps.data.text.source_files import SourcePath
 from trainyard.steps.runtime.errors import StepError
 
 BLOCK_BYTES = 1 << 18
@@ -50,6 +51,16 @@ class Piece:
     ends_document: bool
 
 
+class Text(NamedTuple):
+    """The text of one document, or a part of it, with bytes that may not be UTF-8."""
+
+    document: str
+    data: bytes
+    place: Callable[[int], str]
+    """Where in the source a byte of `data` lies, for messages."""
+    ends_document: bool = True
+
+
 @dataclass(frozen=True)
 class Block(ABC):
     """A part of one file, sent to the process that takes the documents out of it. Picklable."""
@@ -59,27 +70,28 @@ class Block(ABC):
     """How many bytes of the file on disk were read for it, for progress."""
 
     @abstractmethod
+    def texts(self) -> Iterator[Text]:
+        """Yield the texts of its documents, in order. Raise StepError with the file and the place of an error."""
+
     def pieces(self, *, replace_undecodable: bool) -> Iterator[Piece]:
         """Yield the documents' pieces, in order. Raise StepError with the file and the place of an error."""
+        for document, data, place, ends_document in self.texts():
+            for start, stop in pieces(data):
+                text, replaced = _decode(data[start:stop], start, place, replace_undecodable)
+                yield Piece(document, text, stop - start, replaced, ends_document and stop == len(data))
 
 
 @dataclass(frozen=True)
 class RowsBlock(Block):
     """Some whole documents."""
 
-    texts: tuple[tuple[str, bytes], ...]
+    rows: tuple[tuple[str, bytes], ...]
     """Name and text of each."""
 
-    def pieces(self, *, replace_undecodable: bool) -> Iterator[Piece]:
-        """Yield the pieces of one document after the other."""
-        for name, text in self.texts:
-            yield from document_pieces(
-                name,
-                text,
-                partial("{0}, document {1}, byte {2}".format, self.file, name),
-                ends_document=True,
-                replace_undecodable=replace_undecodable,
-            )
+    def texts(self) -> Iterator[Text]:
+        """Yield the documents."""
+        for name, data in self.rows:
+            yield Text(name, data, partial("{0}, document {1}, byte {2}".format, self.file, name))
 
 
 class TextFile(ABC):
@@ -116,18 +128,6 @@ def owners(files: Sequence[TextFile], parts: int) -> list[int]:
     middles = np.cumsum(sizes) - sizes / 2
     found: list[int] = np.minimum(middles * parts // max(1, sizes.sum()), parts - 1).astype(int).tolist()
     return found
-
-
-def document_pieces(
-    document: str, data: bytes, place: Callable[[int], str], *, ends_document: bool, replace_undecodable: bool
-) -> Iterator[Piece]:
-    """Yield the pieces of one document's text, or of a part of it.
-
-    Raise StepError where the text is not UTF-8; `place` says where in the source a byte of `data` lies.
-    """
-    for start, stop in pieces(data):
-        text, replaced = _decode(data[start:stop], start, place, replace_undecodable)
-        yield Piece(document, text, stop - start, replaced, ends_document and stop == len(data))
 
 
 def pieces(data: bytes) -> Iterator[tuple[int, int]]:

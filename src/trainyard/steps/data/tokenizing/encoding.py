@@ -4,41 +4,52 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from trainyard.steps.data.text.text_source import Block, Piece
+from trainyard.steps.data.text.text_source import Block
 from trainyard.steps.data.tokenizing.splits import SplitRule
 from trainyard.steps.runtime.long_work import in_processes
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
 _LEAST_BYTES_FOR_PROCESSES = 1 << 22
 """Less text is tokenized faster than processes start."""
 
 
-@dataclass(frozen=True)
-class EncodedPart:
-    """The tokens that one block adds to one split."""
+@dataclass
+class Counts:
+    """What some text has: documents, bytes and tokens by split, and by file the characters that stand for bytes that
+    were not UTF-8."""
 
-    tokens: npt.NDArray[Any]
-    documents: int
-    text_bytes: int
+    documents: Counter[str] = field(default_factory=Counter)
+    text_bytes: Counter[str] = field(default_factory=Counter)
+    tokens: Counter[str] = field(default_factory=Counter)
+    replaced: Counter[str] = field(default_factory=Counter)
+
+    def add(self, other: Counts) -> None:
+        """Add the counts of other text."""
+        self.documents.update(other.documents)
+        self.text_bytes.update(other.text_bytes)
+        self.tokens.update(other.tokens)
+        self.replaced.update(other.replaced)
 
 
-@dataclass(frozen=True)
-class EncodedBlock:
-    """One block's tokens by split; `replaced` counts characters that stand for bytes that were not UTF-8."""
+class EncodedBlock(NamedTuple):
+    """One block's tokens by split, and its counts."""
 
-    file: str
-    parts: dict[str, EncodedPart]
-    replaced: int
+    tokens: dict[str, npt.NDArray[Any]]
+    counts: Counts
 
 
 @dataclass(frozen=True)
@@ -59,41 +70,39 @@ class BlockEncoder:
         encodings = _tokenizer(self.tokenizer_file).encode_batch_fast(
             [piece.text for piece in pieces], add_special_tokens=False
         )
-        by_split: dict[str, list[tuple[Piece, list[int]]]] = {}
+        by_split: dict[str, list[int]] = {}
+        counts = Counts()
         for piece, encoding in zip(pieces, encodings, strict=True):
-            by_split.setdefault(self.rule.split_of(piece.document), []).append((piece, encoding.ids))
-        parts = {split: self._part(encoded) for split, encoded in by_split.items()}
-        return EncodedBlock(block.file, parts, sum(piece.replaced for piece in pieces))
-
-    def _part(self, encoded: list[tuple[Piece, list[int]]]) -> EncodedPart:
-        tokens = np.empty(sum(len(ids) + piece.ends_document for piece, ids in encoded), dtype=self.dtype)
-        start = 0
-        for piece, ids in encoded:
-            tokens[start : start + len(ids)] = ids
-            start += len(ids)
+            split = self.rule.split_of(piece.document)
+            tokens = by_split.setdefault(split, [])
+            tokens += encoding.ids
             if piece.ends_document:
-                tokens[start] = self.end_of_text
-                start += 1
-        pieces = [piece for piece, _ in encoded]
-        return EncodedPart(
-            tokens, sum(piece.ends_document for piece in pieces), sum(piece.text_bytes for piece in pieces)
-        )
+                tokens.append(self.end_of_text)
+                counts.documents[split] += 1
+            if piece.replaced:
+                counts.replaced[block.file] += piece.replaced
+            counts.text_bytes[split] += piece.text_bytes
+        counts.tokens.update({split: len(tokens) for split, tokens in by_split.items()})
+        return EncodedBlock({split: np.array(tokens, self.dtype) for split, tokens in by_split.items()}, counts)
 
 
-def encode_blocks(
-    encoder: BlockEncoder, blocks: Iterable[Block], source_bytes: int, workers: int
-) -> Iterator[tuple[Block, EncodedBlock]]:
-    """Yield each block with its tokens, in order, whatever the number of processes."""
+def tokenize_in_processes(
+    work: Callable[[Item], Result], items: Iterable[Item], source_bytes: int, workers: int, what: str
+) -> Iterator[tuple[Item, Result]]:
+    """Yield each item with what `work` returns for it, in order, whatever the number of processes.
+
+    `what` completes "a process that …".
+    """
     if source_bytes < _LEAST_BYTES_FOR_PROCESSES:
-        yield from ((block, encoder(block)) for block in blocks)
+        yield from ((item, work(item)) for item in items)
     else:
-        yield from in_processes(functools.partial(encode_alone, encoder), blocks, workers, "tokenized text")
+        yield from in_processes(functools.partial(tokenize_alone, work), items, workers, what)
 
 
-def encode_alone(encoder: BlockEncoder, block: Block) -> EncodedBlock:
-    """Encode in one of several processes, without the tokenizer's threads, which would compete with them."""
+def tokenize_alone(work: Callable[[Item], Result], item: Item) -> Result:
+    """Do work in one of several processes, without the tokenizer's threads, which would compete with them."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    return encoder(block)
+    return work(item)
 
 
 @functools.lru_cache(maxsize=1)

@@ -3,38 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+import itertools
+from collections.abc import Mapping, Sequence
 
 from trainyard.settings.steps.preparation import TextDataset
 from trainyard.steps.data.dataset.manifest import Split, TokenText
 from trainyard.steps.data.dataset.writer import DatasetWriter
 from trainyard.steps.data.text.text_source import TextSource
+from trainyard.steps.data.tokenizing.encoding import Counts
 from trainyard.steps.data.tokenizing.rows import SPLITS, SplitRows, Tokens
 from trainyard.steps.data.tokenizing.splits import SplitRule
 from trainyard.steps.data.tokenizing.vocabulary import Vocabulary, learn_vocabulary, plain_tokenizer
 from trainyard.steps.runtime.errors import StepError
-
-
-@dataclass
-class Counts:
-    """Counts of the text by split, and of replaced characters by file."""
-
-    documents: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SPLITS, 0))
-    text_bytes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SPLITS, 0))
-    replaced: dict[str, int] = field(default_factory=dict)
-
-    @classmethod
-    def sum(cls, parts: Iterable[Counts]) -> Counts:
-        """Return the counts of all parts."""
-        total = cls()
-        for part in parts:
-            for split in SPLITS:
-                total.documents[split] += part.documents[split]
-                total.text_bytes[split] += part.text_bytes[split]
-            for file, replaced in part.replaced.items():
-                total.replaced[file] = total.replaced.get(file, 0) + replaced
-        return total
 
 
 def learn(source: TextSource, rule: SplitRule, settings: TextDataset) -> Vocabulary:
@@ -46,8 +26,13 @@ def learn(source: TextSource, rule: SplitRule, settings: TextDataset) -> Vocabul
     return vocabulary
 
 
-def require_enough(splits: list[SplitRows], counts: Counts, settings: TextDataset) -> None:
-    """Raise StepError where a split that was asked for has no document, or the training text makes no row."""
+def rows_of_splits(
+    counts: Counts, tokens_of_parts: Sequence[Mapping[str, int]], settings: TextDataset
+) -> list[SplitRows]:
+    """Return how the tokens of consecutive parts of the text make rows; `counts` are of all parts.
+
+    Raise StepError where a split that was asked for has no document, or the training text makes no row.
+    """
     total = sum(counts.documents.values())
     wanted = {"validation": settings.validation_fraction, "test": settings.test_fraction}
     for name, fraction in wanted.items():
@@ -56,12 +41,23 @@ def require_enough(splits: list[SplitRows], counts: Counts, settings: TextDatase
                 f"none of the {total} documents is in the split {name}: --{name}-fraction {fraction:g} is too small; "
                 "set it higher, or to 0 to omit the split"
             )
+    splits = [
+        SplitRows(
+            split,
+            (0, *itertools.accumulate(tokens[split] for tokens in tokens_of_parts)),
+            settings.sequence_length,
+            settings.shard_samples,
+        )
+        for split in SPLITS
+        if counts.documents[split]
+    ]
     train = next((split for split in splits if split.name == "train"), None)
     if train is None or not train.rows:
         raise StepError(
             f"the training text has {train.tokens - 1 if train else 0} tokens, too few for one row of "
             f"--sequence-length {settings.sequence_length}; give more text or a shorter length"
         )
+    return splits
 
 
 def finish(

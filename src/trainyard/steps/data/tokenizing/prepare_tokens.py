@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -17,9 +18,9 @@ from trainyard.steps.data.dataset.manifest import ArrayType, Split
 from trainyard.steps.data.dataset.shards import Shard
 from trainyard.steps.data.dataset.writer import DatasetWriter
 from trainyard.steps.data.text import open_source
-from trainyard.steps.data.text.text_source import Block, TextFile, TextSource, first_names, owners
-from trainyard.steps.data.tokenizing.encoding import BlockEncoder, encode_blocks
-from trainyard.steps.data.tokenizing.finishing import Counts, finish, learn, require_enough
+from trainyard.steps.data.text.text_source import TextSource, first_names, owners
+from trainyard.steps.data.tokenizing.encoding import BlockEncoder, Counts, tokenize_in_processes
+from trainyard.steps.data.tokenizing.finishing import finish, learn, rows_of_splits
 from trainyard.steps.data.tokenizing.rows import (
     SPLITS,
     TOKENS_ARRAY,
@@ -81,7 +82,8 @@ def _encode(
 ) -> Counts:
     """Tokenize this rank's files into its spool."""
     (scratch / TOKENIZER_FILE).write_text(vocabulary.tokenizer_json, encoding="utf-8")
-    files = files_of_rank(source.files, world.rank, world.size)
+    of_rank = owners(source.files, world.size)
+    files = [file for file, owner in zip(source.files, of_rank, strict=True) if owner == world.rank]
     source_bytes = sum(file.size_bytes for file in files)
     encoder = BlockEncoder(
         scratch / TOKENIZER_FILE, vocabulary.end_of_text, vocabulary.dtype, rule, settings.replace_undecodable
@@ -91,26 +93,13 @@ def _encode(
     if world.is_main:
         for split in SPLITS:
             spool.add(split, np.array([vocabulary.end_of_text]))
-    for block, encoded in encode_blocks(encoder, _blocks(files), source_bytes, workers):
-        for split, part in encoded.parts.items():
-            spool.add(split, part.tokens)
-            counts.documents[split] += part.documents
-            counts.text_bytes[split] += part.text_bytes
-        if encoded.replaced:
-            counts.replaced[encoded.file] = counts.replaced.get(encoded.file, 0) + encoded.replaced
+    blocks = itertools.chain.from_iterable(file.blocks() for file in files)
+    for block, encoded in tokenize_in_processes(encoder, blocks, source_bytes, workers, "tokenized text"):
+        for split, tokens in encoded.tokens.items():
+            spool.add(split, tokens)
+        counts.add(encoded.counts)
         progress.advance(block.source_bytes)
     return counts
-
-
-def files_of_rank(files: list[TextFile], rank: int, world_size: int) -> list[TextFile]:
-    """Return a rank's consecutive share of the files; the shares have about equally many bytes."""
-    of_rank = owners(files, world_size)
-    return [file for file, owner in zip(files, of_rank, strict=True) if owner == rank]
-
-
-def _blocks(files: list[TextFile]) -> Iterator[Block]:
-    for file in files:
-        yield from file.blocks()
 
 
 def _write(
@@ -123,20 +112,12 @@ def _write(
 ) -> None:
     """Pack all ranks' tokens into rows and write them; rank 0 writes the manifest."""
     everywhere = world.gather((spool.counts, counts))
-    total = Counts.sum(of_rank for _, of_rank in everywhere)
+    total = Counts()
+    for _, of_rank in everywhere:
+        total.add(of_rank)
     for file, replaced in total.replaced.items():
         world.log(f"{file}: {replaced} characters stand for bytes that are not UTF-8")
-    splits = [
-        SplitRows(
-            split,
-            (0, *(int(end) for end in np.cumsum([tokens[split] for tokens, _ in everywhere]))),
-            settings.sequence_length,
-            settings.shard_samples,
-        )
-        for split in SPLITS
-        if total.documents[split]
-    ]
-    require_enough(splits, total, settings)
+    splits = rows_of_splits(total, [tokens for tokens, _ in everywhere], settings)
     written = write_rows(spool, splits, dataset, world, vocabulary.padding)
     left_out = _left_out(splits[0], spool, world)
     if world.is_main:

@@ -1,4 +1,4 @@
-"""Reading files, plain or compressed with gzip or Zstandard, as a stream of chunks."""
+"""Files of text, on a disk or at an address such as azureml://…, plain or compressed, as a stream of chunks."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import gzip
 import os
 import zlib
 from collections.abc import Iterator
-from pathlib import PurePath
-from typing import IO, Literal, Protocol
+from dataclasses import dataclass
+from pathlib import Path, PurePath, PurePosixPath
+from typing import IO, Any, Literal, TypeAlias
 
 from trainyard.steps.runtime.errors import StepError
+from trainyard.steps.runtime.imports import from_extra, require_packages
 
 COMPRESSIONS = (".gz", ".zst")
 _READ_BYTES = 1 << 18
@@ -20,25 +22,42 @@ _ZSTD_LARGEST_WINDOW_BYTES = 1 << 31
 """The largest that `zstd --long=31` writes."""
 
 
-class SourcePath(Protocol):
-    """What is needed of a file's path: `Path` is one, and so is a file at an address."""
+@dataclass(frozen=True)
+class RemoteFile:
+    """A file at an address, read as one on a disk is."""
+
+    address: str
+    size_bytes: int
 
     @property
     def name(self) -> str:
-        """The last part."""
+        """The last part of the address."""
+        return PurePosixPath(self.address).name
 
     @property
     def suffix(self) -> str:
         """The name's ending, with its dot."""
+        return PurePosixPath(self.address).suffix
+
+    def __str__(self) -> str:
+        return self.address
 
     def is_file(self) -> bool:
-        """Whether it is a file."""
+        """Whether it is a file: listed as one."""
+        return True
 
     def stat(self) -> os.stat_result:
-        """The status of the file, of which only the size is used."""
+        """Return the size; all else is 0."""
+        return os.stat_result((0, 0, 0, 0, 0, 0, self.size_bytes, 0, 0, 0))
 
     def open(self, mode: Literal["rb"], /) -> IO[bytes]:
         """Open the file for reading."""
+        filesystem, path = filesystem_of(self.address)
+        opened: IO[bytes] = filesystem.open(path, mode)
+        return opened
+
+
+SourcePath: TypeAlias = Path | RemoteFile
 
 
 def compression_of(path: PurePath | SourcePath) -> str | None:
@@ -93,3 +112,15 @@ def _from_zstd(raw: IO[bytes], path: SourcePath) -> Iterator[tuple[bytes, int]]:
         raise StepError(f"{path} is not valid Zstandard data: {failure}") from None
     if frame is not None:
         raise StepError(f"{path} is not valid Zstandard data: it ends in the middle")
+
+
+def filesystem_of(address: str) -> tuple[Any, str]:
+    """Return the file system of an address, and the path there. StepError if it cannot be opened."""
+    require_packages(f"an address such as {address}", from_extra("spark"), "fsspec")
+    from fsspec.core import url_to_fs
+
+    try:
+        filesystem, path = url_to_fs(address)
+    except (ImportError, ValueError) as failure:
+        raise StepError(f"{address} cannot be opened: {failure}") from None
+    return filesystem, str(path)
