@@ -340,7 +340,7 @@ def test_a_test_class_missing_from_training(capsys: pytest.CaptureFixture[str], 
     write_images(tmp_path / "test")
     (tmp_path / "test" / "dog").rename(tmp_path / "test" / "fox")
     said = complaint(capsys, tmp_path / "out", "--format", "folder", "--source", tmp_path)
-    assert said == f"{tmp_path}/test has classes that the training part lacks: fox"
+    assert said == f"{tmp_path}: the part test has classes that the training part lacks: fox"
 
 
 def test_a_full_disk_is_named_and_leaves_no_dataset(tmp_path: Path) -> None:

@@ -7,10 +7,9 @@ made by several threads at the same time.
 from __future__ import annotations
 
 import os
-import threading
-from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import lru_cache
 from io import FileIO
 from itertools import pairwise
 from pathlib import Path
@@ -26,6 +25,8 @@ from trainyard.steps.runtime.errors import StepError
 
 Array = npt.NDArray[Any]
 Bytes = npt.NDArray[np.uint8]
+CopyOf = Callable[[Shard], "Path | None"]
+"""Returns a shard's copy on a faster disk, if there is one at that moment."""
 
 _FEW_FILES = 64
 
@@ -38,9 +39,7 @@ _MOST_OPEN_FILES = 256
 class SplitReader:
     """The samples of one split by number. Each shard is mapped into memory on first use."""
 
-    def __init__(
-        self, folder: Path, manifest: Manifest, split: str, copy_of: Callable[[Shard], Path | None] | None = None
-    ) -> None:
+    def __init__(self, folder: Path, manifest: Manifest, split: str, copy_of: CopyOf | None = None) -> None:
         """With `copy_of` rows are read by requests of their own, from the copies that it returns, not through maps."""
         if split not in manifest.splits:
             available = ", ".join(manifest.splits)
@@ -94,10 +93,10 @@ class SplitReader:
 class _Column:
     """One array of a split over all its shards."""
 
-    def __init__(
-        self, folder: Path, shards: list[Shard], array: ArrayType, copy_of: Callable[[Shard], Path | None] | None
-    ) -> None:
-        self._rows = None if copy_of is None else RowFiles(folder, shards, copy_of)
+    def __init__(self, folder: Path, shards: list[Shard], array: ArrayType, copy_of: CopyOf | None) -> None:
+        self._shards, self._copy_of = shards, copy_of
+        # What is no longer among the last used is closed once no thread reads it any more.
+        self._opened = lru_cache(_MOST_OPEN_FILES)(FileIO)
         self._files = [folder / shard.file for shard in shards]
         self._starts = np.cumsum([0, *(shard.samples for shard in shards)])
         self._dtype, self._shape = np.dtype(array.dtype).newbyteorder("<"), array.shape
@@ -108,8 +107,8 @@ class _Column:
         return np.empty((samples, *self._shape), dtype=self._dtype)
 
     def gather(self, sample_ids: npt.NDArray[np.int64], into: Array) -> None:
-        if self._rows is not None:
-            self._read_rows(self._rows, sample_ids, into)
+        if self._copy_of is not None:
+            self._read_rows(self._copy_of, sample_ids, into)
             return
         if len(self._files) == 1:
             # Without mode="clip" numpy gathers into a buffer first, in case an index is invalid.
@@ -129,11 +128,26 @@ class _Column:
                 places = by_shard[start:stop]
                 into[places] = np.take(self._map(shard), within[places], axis=0, mode="clip")
 
-    def _read_rows(self, rows: RowFiles, sample_ids: npt.NDArray[np.int64], into: Array) -> None:
+    def _read_rows(self, copy_of: CopyOf, sample_ids: npt.NDArray[np.int64], into: Array) -> None:
+        """Read each row by a request of its own. Any thread may do so."""
         shards = np.searchsorted(self._starts, sample_ids, side="right") - 1
         starts = (sample_ids - self._starts[shards]) * self._sample_bytes
         for place, (shard, start) in enumerate(zip(shards.tolist(), starts.tolist(), strict=True)):
-            rows.read(shard, start, into[place : place + 1].view(np.uint8).reshape(-1))
+            file = self._file_of(shard, copy_of)
+            left = into[place : place + 1].view(np.uint8).reshape(-1).data
+            while left:
+                count = os.preadv(file.fileno(), [left], start)
+                if count == 0:
+                    raise StepError(f"{file.name} is shorter than the dataset's manifest says; prepare it again")
+                left, start = left[count:], start + count
+
+    def _file_of(self, shard: int, copy_of: CopyOf) -> FileIO:
+        """Return a shard's file where it is read fastest at that moment."""
+        copy = copy_of(self._shards[shard])
+        if copy is not None:
+            with suppress(FileNotFoundError):  # another job of this node made room for its own
+                return self._opened(copy)
+        return self._opened(self._files[shard])
 
     def _map(self, shard: int) -> Array:
         mapped = self._maps.get(shard)
@@ -167,43 +181,3 @@ def _map_and_close(file: Path, size_bytes: int) -> Bytes:
     array: Bytes = torch.from_file(str(file), shared=False, size=size_bytes, dtype=torch.uint8).numpy()
     array.flags.writeable = False
     return array
-
-
-class RowFiles:
-    """The files of one array, opened where they are read fastest at that moment. Any thread may read."""
-
-    def __init__(self, folder: Path, shards: Sequence[Shard], copy_of: Callable[[Shard], Path | None]) -> None:
-        """`copy_of` returns a shard's copy on a faster disk, if there is one at that moment."""
-        self._folder, self._shards, self._copy_of = folder, shards, copy_of
-        self._open: OrderedDict[Path, FileIO] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def read(self, shard: int, start: int, into: npt.NDArray[np.uint8]) -> None:
-        """Fill `into` with a shard's bytes from `start` on. StepError if there are fewer."""
-        file = self._file_of(self._shards[shard])
-        left = into.data
-        while left:
-            count = os.preadv(file.fileno(), [left], start)
-            if count == 0:
-                raise StepError(f"{file.name} is shorter than the dataset's manifest says; prepare the dataset again")
-            left, start = left[count:], start + count
-
-    def _file_of(self, shard: Shard) -> FileIO:
-        copy = self._copy_of(shard)
-        if copy is not None:
-            with suppress(FileNotFoundError):  # another job of this node made room for its own
-                return self._opened(copy)
-        return self._opened(self._folder / shard.file)
-
-    def _opened(self, place: Path) -> FileIO:
-        with self._lock:
-            if (file := self._open.get(place)) is not None:
-                self._open.move_to_end(place)
-                return file
-        opened = FileIO(place)
-        with self._lock:
-            file = self._open.setdefault(place, opened)
-            if len(self._open) > _MOST_OPEN_FILES:
-                # It is closed once no thread reads it any more.
-                self._open.popitem(last=False)
-            return file

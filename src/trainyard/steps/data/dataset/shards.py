@@ -60,22 +60,20 @@ class VerifyingRanks(Protocol):
 
 def require_sizes(folder: Path, shards: Sequence[Shard]) -> None:
     """Raise StepError naming the first shard that is missing or whose size is not the manifest's."""
-    parts = [
-        shards[start : start + _SHARDS_PER_SIZE_THREAD] for start in range(0, len(shards), _SHARDS_PER_SIZE_THREAD)
-    ]
-    _raise(_first_problem(lambda part: _wrong_size(folder, part), parts, _SIZE_THREADS))
+    starts = range(0, len(shards), _SHARDS_PER_SIZE_THREAD)
+    parts = [shards[start : start + _SHARDS_PER_SIZE_THREAD] for start in starts]
+    _check_all(lambda part: _require_size(folder, part), parts, _SIZE_THREADS)
 
 
 def require_digests(folder: Path, shards: Sequence[Shard], progress: ProgressLines | None = None) -> None:
     """Raise StepError naming the first shard whose SHA-256 is not the manifest's."""
 
-    def check(shard: Shard) -> str | None:
+    def check(shard: Shard) -> None:
         file = folder / shard.file
-        if file_sha256(file) == shard.sha256:
-            return None
-        return f"{file} is not what was written: its SHA-256 differs from the dataset's manifest"
+        if file_sha256(file) != shard.sha256:
+            raise StepError(f"{file} is not what was written: its SHA-256 differs from the dataset's manifest")
 
-    _raise(_first_problem(check, shards, _DIGEST_THREADS, progress))
+    _check_all(check, shards, _DIGEST_THREADS, progress)
 
 
 def verify_dataset(folder: Path, shards: Sequence[Shard], ranks: VerifyingRanks, how: str = "digests") -> None:
@@ -93,7 +91,9 @@ def verify_dataset(folder: Path, shards: Sequence[Shard], ranks: VerifyingRanks,
         require_digests(folder, own_shards, progress if ranks.is_main else None)
     except (StepError, OSError) as failure:  # a rank that raised alone would leave the others waiting
         problem = str(failure)
-    _raise(next((found for found in ranks.gather(problem) if found), None))
+    for found in ranks.gather(problem):
+        if found:
+            raise StepError(found)
     ranks.log(f"verified every byte of the dataset's {counted(len(shards), 'file')}")
 
 
@@ -126,34 +126,24 @@ def _seconds_of_digests(folder: Path, shards: Sequence[Shard]) -> float:
     return seconds * total / read_bytes if read_bytes else 0.0
 
 
-def _wrong_size(folder: Path, shards: Sequence[Shard]) -> str | None:
+def _require_size(folder: Path, shards: Sequence[Shard]) -> None:
     for shard in shards:
         file = os.path.join(folder, shard.file)
         try:
             found = os.stat(file)
         except (FileNotFoundError, NotADirectoryError):
-            return f"{file} is missing: the dataset's manifest lists it"
+            raise StepError(f"{file} is missing: the dataset's manifest lists it") from None
         if not stat.S_ISREG(found.st_mode):
-            return f"{file} is not a file: the dataset's manifest lists it"
+            raise StepError(f"{file} is not a file: the dataset's manifest lists it")
         if found.st_size != shard.bytes:
-            return f"{file} has {found.st_size} bytes, expected {shard.bytes} as in the dataset's manifest"
-    return None
+            raise StepError(f"{file} has {found.st_size} bytes, expected {shard.bytes} as in the dataset's manifest")
 
 
-def _first_problem(
-    check: Callable[[Item], str | None], items: Sequence[Item], threads: int, progress: ProgressLines | None = None
-) -> str | None:
-    """Return the problem of the first item that has one, checking several at a time in threads."""
+def _check_all(
+    check: Callable[[Item], None], items: Sequence[Item], threads: int, progress: ProgressLines | None = None
+) -> None:
+    """Check several at a time in threads, and raise what the check of the first one raises that fails."""
     with ThreadPoolExecutor(max(1, min(threads, len(items)))) as executor:
-        for problem in executor.map(check, items):
-            if problem is not None:
-                executor.shutdown(wait=False, cancel_futures=True)
-                return problem
+        for _ in executor.map(check, items):
             if progress is not None:
                 progress.advance(1)
-    return None
-
-
-def _raise(problem: str | None) -> None:
-    if problem is not None:
-        raise StepError(problem)

@@ -28,9 +28,7 @@ class DatasetWriter:
     def __init__(
         self, folder: Path, arrays: Mapping[str, ArrayType], shard_samples: int, *, clears_folder: bool = True
     ) -> None:
-        self.folder = folder
-        self._arrays = arrays
-        self._shard_samples = shard_samples
+        self.folder, self.arrays, self.shard_samples = folder, arrays, shard_samples
         self._clears_folder = clears_folder
         self._splits: dict[str, Split] = {}
 
@@ -46,21 +44,21 @@ class DatasetWriter:
 
     def split(self, name: str) -> SplitWriter:
         """Return a writer for one split. Splits are written one after the other."""
-        return SplitWriter(self.folder, name, self._arrays, self._shard_samples, self._splits)
+        return SplitWriter(self, name)
 
     def shard(self, split: str, number: int, array: str) -> ShardFile:
         """Return a file for one array of one shard, for callers that cut shards without a `SplitWriter`."""
-        return ShardFile(self.folder, split, number, array, self._arrays[array])
+        return ShardFile(self.folder, split, number, array, self.arrays[array])
 
     def add_split(self, name: str, split: Split) -> None:
-        """Add a split whose shards are already written."""
+        """Add a split whose shards are written."""
         self._splits[name] = split
 
     def finish(
         self, content: str, classes: Sequence[str], source: Mapping[str, Any], text: TokenText | None = None
     ) -> Manifest:
         """Write the manifest, which makes the folder a dataset, and return it."""
-        manifest = Manifest(content, self._arrays, self._splits, tuple(classes), source, text)
+        manifest = Manifest(content, self.arrays, self._splits, tuple(classes), source, text)
         manifest.write(self.folder)
         return manifest
 
@@ -73,19 +71,10 @@ class DatasetWriter:
 
 
 class SplitWriter:
-    """Takes blocks of samples of any length and cuts them into shards of at most `shard_samples`."""
+    """Takes blocks of samples of any length and cuts them into shards of the dataset's length."""
 
-    def __init__(
-        self,
-        folder: Path,
-        name: str,
-        arrays: Mapping[str, ArrayType],
-        shard_samples: int,
-        finished_splits: dict[str, Split],
-    ) -> None:
-        self._folder, self._name, self._arrays = folder, name, arrays
-        self._shard_samples = shard_samples
-        self._finished_splits = finished_splits
+    def __init__(self, dataset: DatasetWriter, name: str) -> None:
+        self._dataset, self._name = dataset, name
         self._shards: list[Shard] = []
         self._open: dict[str, ShardFile] = {}
         self._samples = 0
@@ -94,35 +83,27 @@ class SplitWriter:
         return self
 
     def __exit__(self, exception_type: object, *_: object) -> None:
-        self._close_shard()
+        self._close_shards()
         if exception_type is None and self._samples:
-            self._finished_splits[self._name] = Split(self._samples, tuple(self._shards))
+            self._dataset.add_split(self._name, Split(self._samples, tuple(self._shards)))
 
     def add(self, block: Mapping[str, npt.NDArray[Any]]) -> None:
         """Add samples: the same number of elements for each array of the dataset."""
-        lengths = {len(values) for values in block.values()}
-        assert block.keys() == self._arrays.keys()
-        assert len(lengths) == 1
-        (length,) = lengths
+        assert block.keys() == self._dataset.arrays.keys()
+        (length,) = {len(values) for values in block.values()}
         start = 0
         while start < length:
-            if not self._open:
-                self._open_shard()
-            room = self._shard_samples - next(iter(self._open.values())).samples
-            stop = min(length, start + room)
+            number, filled = divmod(self._samples, self._dataset.shard_samples)
+            if not filled:
+                self._close_shards()
+                self._open = {array: self._dataset.shard(self._name, number, array) for array in self._dataset.arrays}
+            stop = min(length, start + self._dataset.shard_samples - filled)
             for array, values in block.items():
                 self._open[array].add(values[start:stop])
             self._samples += stop - start
             start = stop
-            if next(iter(self._open.values())).samples == self._shard_samples:
-                self._close_shard()
 
-    def _open_shard(self) -> None:
-        number = len(self._shards) // len(self._arrays)
-        for array, array_type in self._arrays.items():
-            self._open[array] = ShardFile(self._folder, self._name, number, array, array_type)
-
-    def _close_shard(self) -> None:
+    def _close_shards(self) -> None:
         self._shards += [shard.close() for shard in self._open.values()]
         self._open = {}
 

@@ -7,7 +7,6 @@ the number of processes: blocks are cut by position and taken in order.
 
 from __future__ import annotations
 
-import os
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ import numpy.typing as npt
 from trainyard.settings.steps.preparation import PrepareImages
 from trainyard.steps.data.images.image_source import Blocks, ImagePart, Images, ImageSource
 from trainyard.steps.runtime.errors import StepError
-from trainyard.steps.runtime.long_work import ProgressLines, in_processes
+from trainyard.steps.runtime.long_work import ProgressLines, in_processes, usable_processors
 
 _SUFFIXES = frozenset({".png", ".jpg", ".jpeg"})
 PART_OF_NAME = {"train": "train", "validation": "validation", "val": "validation", "test": "test"}
@@ -52,45 +51,48 @@ class _Header:
     problem: str | None = None
 
 
-@dataclass(frozen=True)
-class LabelledFiles:
-    """Image files, and the number of each one's class."""
-
-    files: list[Path]
-    labels: npt.NDArray[np.int64]
+LabelledFiles = Sequence[tuple[Path, str]]
+"""Image files, each with the name of its class."""
 
 
 def open_source(settings: PrepareImages) -> ImageSource:
     """Return the images below the source folder, all of one size."""
     assert settings.source is not None
-    part_folders = _part_folders(settings.source)
-    classes = _class_names(part_folders["train"])
-    return open_files(classes, {name: _list_part(folder, classes) for name, folder in part_folders.items()}, settings)
+    parts = {name: _list_part(folder) for name, folder in _part_folders(settings.source).items()}
+    return open_files(parts, settings)
 
 
-def open_files(classes: Sequence[str], parts: Mapping[str, LabelledFiles], settings: PrepareImages) -> ImageSource:
-    """Return the images in the files of each part, all of one size. Raise StepError for files that are not images."""
-    workers = settings.workers or len(os.sched_getaffinity(0))
-
+def open_files(parts: Mapping[str, LabelledFiles], settings: PrepareImages) -> ImageSource:
+    """Return the images in the files of each part, all of one size. Raise StepError for files that are not images, and
+    for classes that no training image has."""
+    classes = sorted({label for _, label in parts["train"]})
+    for name, part in parts.items():
+        if unknown := sorted({label for _, label in part} - set(classes)):
+            raise StepError(
+                f"{settings.source}: the part {name} has classes that the training part lacks: {', '.join(unknown)}"
+            )
+    workers = settings.workers or usable_processors()
     headers: dict[Path, _Header] = {}
-    all_files = [file for part in parts.values() for file in part.files]
+    all_files = [file for part in parts.values() for file, _ in part]
     progress = ProgressLines("read the headers of", len(all_files), "images")
     for block_files, block in _in_blocks(_read_headers, all_files, workers):
         headers.update(zip(block_files, block, strict=True))
         progress.advance(len(block_files))
     _report_undecodable({file: h.problem for file, h in headers.items() if h.problem}, len(all_files), settings)
-    sound = {name: _without_undecodable(part, headers) for name, part in parts.items()}
-    sound_headers = {file: headers[file] for part in sound.values() for file in part.files}
-    if not sound["train"].files:
+    sound = {
+        name: [(file, label) for file, label in part if headers[file].problem is None] for name, part in parts.items()
+    }
+    if not sound["train"]:
         raise StepError(f"{settings.source} holds no image that can be decoded")
-    sizes = [header.size for header in sound_headers.values()]
+    sound_headers = [headers[file] for part in sound.values() for file, _ in part]
+    sizes = [header.size for header in sound_headers]
     width, height = (settings.image_size,) * 2 if settings.image_size else _common_size(sizes)
-    channels = 1 if all(header.is_grey for header in sound_headers.values()) else 3
+    channels = 1 if all(header.is_grey for header in sound_headers) else 3
     decoder = _Decoder(channels, height, width, scale=any(size != (width, height) for size in sizes))
     return ImageSource(
         classes,
         (channels, height, width),
-        {name: _image_part(part, decoder, workers, settings) for name, part in sound.items()},
+        {name: _image_part(part, classes, decoder, workers, settings) for name, part in sound.items()},
     )
 
 
@@ -118,30 +120,19 @@ def _class_names(folder: Path) -> list[str]:
     return names
 
 
-def _list_part(folder: Path, classes: list[str]) -> LabelledFiles:
-    found_classes = _class_names(folder)
-    unknown = [name for name in found_classes if name not in classes]
-    if unknown:
-        raise StepError(f"{folder} has classes that the training part lacks: {', '.join(unknown)}")
-    files: list[Path] = []
-    labels: list[int] = []
+def _list_part(folder: Path) -> LabelledFiles:
+    listed: list[tuple[Path, str]] = []
     ignored = 0
-    for name in found_classes:
-        others = [file for file in sorted((folder / name).rglob("*")) if file.is_file()]
-        of_class = [file for file in others if file.suffix.lower() in _SUFFIXES]
+    for name in _class_names(folder):
+        found = [file for file in sorted((folder / name).rglob("*")) if file.is_file()]
+        of_class = [(file, name) for file in found if file.suffix.lower() in _SUFFIXES]
         if not of_class:
             raise StepError(f"{folder / name} holds no PNG or JPEG file: the class has no images")
-        ignored += len(others) - len(of_class)
-        files += of_class
-        labels += [classes.index(name)] * len(of_class)
+        ignored += len(found) - len(of_class)
+        listed += of_class
     if ignored:
         print(f"ignored {ignored} files in {folder} that are not .png, .jpg or .jpeg", flush=True)
-    return LabelledFiles(files, np.array(labels, dtype=np.int64))
-
-
-def _without_undecodable(part: LabelledFiles, headers: dict[Path, _Header]) -> LabelledFiles:
-    sound = [number for number, file in enumerate(part.files) if headers[file].problem is None]
-    return LabelledFiles([part.files[number] for number in sound], part.labels[sound])
+    return listed
 
 
 def _report_undecodable(problems: dict[Path, str | None], total: int, settings: PrepareImages) -> None:
@@ -170,10 +161,15 @@ def _common_size(sizes: Sequence[tuple[int, int]]) -> tuple[int, int]:
     return side, side
 
 
-def _image_part(files: LabelledFiles, decoder: _Decoder, workers: int, settings: PrepareImages) -> ImagePart:
+def _image_part(
+    part: LabelledFiles, classes: Sequence[str], decoder: _Decoder, workers: int, settings: PrepareImages
+) -> ImagePart:
+    number_of = {name: number for number, name in enumerate(classes)}
+    labels = np.array([number_of[label] for _, label in part], dtype=np.int64)
+
     def read(sample_ids: npt.NDArray[np.int64]) -> Blocks:
-        chosen = [files.files[number] for number in sample_ids]
-        label_of = dict(zip(chosen, files.labels[sample_ids], strict=True))
+        chosen = [part[number][0] for number in sample_ids]
+        label_of = dict(zip(chosen, labels[sample_ids], strict=True))
         problems: dict[Path, str | None] = {}
         for block_files, (images, block_problems) in _in_blocks(decoder, chosen, workers):
             problems |= block_problems
@@ -181,7 +177,7 @@ def _image_part(files: LabelledFiles, decoder: _Decoder, workers: int, settings:
             yield np.array(kept, dtype=np.int64), images
         _report_undecodable(problems, len(chosen), settings)
 
-    return ImagePart(files.labels, read)
+    return ImagePart(labels, read)
 
 
 def _in_blocks(

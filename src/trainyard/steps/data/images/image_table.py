@@ -6,10 +6,8 @@ import csv
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-import numpy as np
-
 from trainyard.settings.steps.preparation import PrepareImages
-from trainyard.steps.data.images.image_folder import PART_OF_NAME, LabelledFiles, open_files
+from trainyard.steps.data.images.image_folder import PART_OF_NAME, open_files
 from trainyard.steps.data.images.image_source import ImageSource
 from trainyard.steps.runtime.errors import StepError
 
@@ -36,18 +34,7 @@ def open_source(settings: PrepareImages) -> ImageSource:
         rows.setdefault(_part(place, row), []).append((file, label))
     if "train" not in rows:
         raise StepError(f"{table} lists no image for training")
-    classes = sorted({label for _, label in rows["train"]})
-    number_of = {label: number for number, label in enumerate(classes)}
-    for part, listed in rows.items():
-        if unknown := sorted({label for _, label in listed} - number_of.keys()):
-            raise StepError(f"{table}: the part {part} has classes that the training part lacks: {', '.join(unknown)}")
-    parts = {
-        part: LabelledFiles(
-            [file for file, _ in listed], np.array([number_of[label] for _, label in listed], dtype=np.int64)
-        )
-        for part, listed in rows.items()
-    }
-    return open_files(classes, parts, settings)
+    return open_files(rows, settings)
 
 
 def _find_table(folder: Path) -> Path:
