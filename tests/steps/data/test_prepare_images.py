@@ -304,7 +304,7 @@ def test_a_table_with_splits_and_columns_of_other_names(tmp_path: Path) -> None:
         ("path,label,split", ["cat/000.png,cat,dev"], "SOURCE/images.csv:2: unknown split 'dev'; expected one of "
          "train, validation, val, test"),
         ("path,label,split", ["cat/000.png,cat,test"], "SOURCE/images.csv lists no image for training"),
-        ("path,label,split", ["cat/000.png,cat,train", "dog/000.png,dog,test"], "SOURCE/images.csv: the part test has "
+        ("path,label,split", ["cat/000.png,cat,train", "dog/000.png,dog,test"], "SOURCE: the part test has "
          "classes that the training part lacks: dog"),
     ],
 )  # fmt: skip
