@@ -26,8 +26,6 @@ _MISSPELT = re.compile(r"(az[a-z]*):+")
 _DEVICE = re.compile("[cg]pu")
 _DEEPEST_PIPELINE = 20
 _SHORTEST_IDLE = 60
-# https://learn.microsoft.com/azure/machine-learning/how-to-create-compute-instance#configure-idle-shutdown
-_SHORTEST_SHUTDOWN = 15
 _LOCATIONS: list[str] = known_words("locations")
 _HAVE_A_LOCATION = frozenset({"compute", "workspace", "registry", "feature_store"})
 # `ComputeDefaults.VMSIZE` of azure-ai-ml 1.35.2.
@@ -120,11 +118,6 @@ def _size_by_default(file: LintedFile, context: LintContext) -> Iterator[Diagnos
     if kind is not None and kind.text.lower() in ("amlcompute", "computeinstance") and not _names_a_size(root):
         message = f"there is no 'size', and Azure ML's client takes {_DEFAULT_SIZE}"
         yield MISSING_KEY.at(root.key_span("type"), message, f"Write `size: {_DEFAULT_SIZE}`.", severity="info")
-    idle = root.get("idle_time_before_shutdown_minutes") if kind is not None else None
-    minutes = whole_number(idle.data) if idle is not None else None
-    if idle is not None and minutes is not None and 0 < minutes < _SHORTEST_SHUTDOWN:
-        message = f"a machine is shut down after {_SHORTEST_SHUTDOWN} idle minutes at the earliest, not {minutes}"
-        yield OUT_OF_BOUNDS.at(idle.span, message, f"Write {_SHORTEST_SHUTDOWN} or more.", severity="warning")
 
 
 def _names_a_size(compute: Node) -> bool:

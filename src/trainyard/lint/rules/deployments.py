@@ -16,7 +16,6 @@ from trainyard.spec.rule import Rule
 from trainyard.spec.rules import MISSING_KEY, OUT_OF_BOUNDS, UNKNOWN_KEY
 
 _DEPLOYMENTS = ("online_deployment", "batch_deployment")
-_MOST_MIRRORED = 50
 # https://learn.microsoft.com/azure/machine-learning/how-to-manage-quotas
 _LONGEST_REQUEST_MS = 180_000
 _SHORTEST_REQUEST_MS = 100
@@ -26,8 +25,7 @@ _PIPELINE_SETTINGS = ("default_compute", "default_datastore", "continue_on_step_
 ENDPOINT_TRAFFIC = Rule("AML329", "endpoint-traffic", "error").explained(
     summary="The traffic of an endpoint does not add up.",
     why="The percentages of `traffic` sum to 0 or 100; Azure ML's client refuses more. `mirror_traffic` has one "
-    "deployment, with at most 50 percent. A name that differs by a typo from a deployment of the repository is a "
-    "warning.",
+    "deployment. A name that differs by a typo from a deployment of the repository is a warning.",
     example="""\
 name: digits
 auth_mode: key
@@ -52,9 +50,6 @@ def _endpoint_traffic(file: LintedFile, context: LintContext) -> Iterator[Diagno
         yield ENDPOINT_TRAFFIC.at(root.key_span("mirror_traffic"), message, severity="warning")
     for name, entry in mirrored.items():
         share = whole_number(entry.value.data)
-        if share is not None and share > _MOST_MIRRORED:
-            message = f"at most {_MOST_MIRRORED} percent of the traffic is mirrored, not {share}"
-            yield ENDPOINT_TRAFFIC.at(entry.value.span, message, severity="warning")
         own = traffic.get(name)
         if own is not None and whole_number(own.value.data) not in (0, None) and share:
             message = f"'{shorten(name)}' gets traffic of its own, and cannot be mirrored to as well"

@@ -26,8 +26,6 @@ _TYPES_OF_SAMPLING = {
 }
 _CONTINUOUS = frozenset(f"{q}{name}" for name in ("uniform", "loguniform", "normal", "lognormal") for q in ("", "q"))
 _KNOWN_TYPES = _CONTINUOUS | {"choice", "randint"}
-# https://learn.microsoft.com/azure/machine-learning/reference-yaml-job-sweep#limits
-_MOST_TRIALS = 1000
 # The first may not exceed the second.
 _LIMITS = (
     ("max_concurrent_trials", "max_total_trials", "concurrent trials", "trials in total"),
@@ -139,10 +137,6 @@ def _sampling(sweep: Node) -> Iterator[Diagnostic]:
 
 
 def _limits(sweep: Node) -> Iterator[Diagnostic]:
-    trials = sweep.find("limits", "max_total_trials")
-    if trials is not None and (number_of(trials) or 0) > _MOST_TRIALS:
-        message = f"{trials.text} trials; a sweep has {_MOST_TRIALS} at most"
-        yield SWEEP_CONTRADICTION.at(trials.span, message, f"Write {_MOST_TRIALS} or less.")
     for smaller, larger, what, whole in _LIMITS:
         part, most = sweep.find("limits", smaller), sweep.find("limits", larger)
         if part is not None and most is not None and exceeds(part, most):
@@ -166,14 +160,6 @@ def _policy(sweep: Node) -> Iterator[Diagnostic]:
     elif is_bandit and factor is None and amount is None and share is None:
         message = "a bandit policy needs a slack_factor or a slack_amount: how much worse than the best a trial may be"
         yield SWEEP_CONTRADICTION.at(kind.span, message, "Write `slack_factor: 0.1`.")
-    interval = policy.get("evaluation_interval")
-    if interval is not None and number_of(interval) == 0:
-        message = "evaluation_interval is 0; it is how often the policy is applied, 1 or more"
-        yield SWEEP_CONTRADICTION.at(interval.span, message, "Write 1.")
-    percent = number_of(share)
-    if share is not None and percent is not None and not 1 <= percent <= 99:
-        message = f"truncation_percentage is {share.text}; it is between 1 and 99"
-        yield SWEEP_CONTRADICTION.at(share.span, message)
 
 
 def _unused(sweep: Node) -> Iterator[Diagnostic]:
