@@ -25,6 +25,7 @@ _GIB = 2**30
 _REQUIRED_FREE_DISK_BYTES = 2 * _GIB
 _SUPPORTED_PYTHON = ((3, 10), (3, 13))
 _PROGRAM_TIMEOUT_SECONDS = 60
+_COLOURS = {"ok": "green", "note": "yellow", "missing": "red"}
 
 # What a process of its own finds out, so that this one need not import torch: a GPU that hangs cannot hang the doctor.
 _TORCH_FACTS = """
@@ -50,7 +51,9 @@ def doctor() -> None:
     """
     is_ready = True
     for check in _examine(Path.cwd()):
-        _print_check(check)
+        mark = click.style(f"{check.state:<7}", fg=_COLOURS[check.state])
+        fix = f"\n        fix: {check.fix}" if check.fix else ""
+        click.echo(f"{mark} {check.what}: {check.found}{fix}")
         is_ready = is_ready and check.state != "missing"
     if not is_ready:
         sys.exit(1)
@@ -78,13 +81,6 @@ def _examine(folder: Path) -> Iterator[Check]:
     yield _program(("chromium", "chromium-browser", "google-chrome"), "the report's browser test")
     yield from _azure_cli()
     yield _workspace()
-
-
-def _print_check(check: Check) -> None:
-    """Print one check on a line, with the fix below where there is one."""
-    colours = {"ok": "green", "note": "yellow", "missing": "red"}
-    mark = click.style(f"{check.state:<7}", fg=colours[check.state])
-    click.echo(f"{mark} {check.what}: {check.found}" + (f"\n        fix: {check.fix}" if check.fix else ""))
 
 
 def _python() -> Check:
@@ -159,11 +155,10 @@ def _gpus() -> Iterator[Check]:
     query = ("nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader")
     listed = _output(*query) or _output("rocm-smi", "--showproductname", "--csv")
     cards = [line for line in (listed or "").splitlines() if line.strip() and not line.startswith("device,")]
-    if cards:
-        yield Check("GPUs", "ok", f"{len(cards)} x {cards[0]}")
-    else:
+    if not cards:
         yield Check("GPUs", "ok", "none; local runs use the CPU, and gloo in place of NCCL")
         return
+    yield Check("GPUs", "ok", f"{len(cards)} x {cards[0]}")
     printed = _output(sys.executable, "-c", _TORCH_FACTS)
     if not printed:
         yield Check("torch and GPUs", "missing", "torch does not start", 'python -c "import torch" shows why')
@@ -233,10 +228,9 @@ def _output(*command: str) -> str | None:
     program = shutil.which(command[0])
     if program is None:
         return None
+    words = [program, *command[1:]]
     try:
-        done = subprocess.run(
-            [program, *command[1:]], capture_output=True, text=True, timeout=_PROGRAM_TIMEOUT_SECONDS, check=False
-        )
+        done = subprocess.run(words, capture_output=True, text=True, timeout=_PROGRAM_TIMEOUT_SECONDS, check=False)
     except (subprocess.TimeoutExpired, OSError):
         return None
     return done.stdout if done.returncode == 0 else None

@@ -59,7 +59,7 @@ def _settings_of_trainings(file: Path) -> list[str]:
         jobs = Resolution(load_job(file, on_azure=True)).jobs.values()
     except SpecError:
         return []
-    return [text for use in jobs if (text := _settings_of(use))]
+    return list(filter(None, map(_settings_of, jobs)))
 
 
 def _settings_of(use: JobUse) -> str:

@@ -15,7 +15,6 @@ import click
 
 from trainyard.cli import working_folder
 from trainyard.cli.parameters import AtLeast, OneOf, PathOf, chosen_file, file_argument
-from trainyard.cli.snapshots import keep_runs_out_of_snapshots
 from trainyard.errors import UsageError
 from trainyard.project_findings import errors_before_a_run
 from trainyard.rehearse.cancellation import exit_code_after
@@ -116,7 +115,7 @@ def run(
         place = f"{short(each.span.file)}:{each.span.line}:{each.span.column}"
         click.echo(f"{place}: {each.message} [{each.rule}: Azure ML accepts it, --strict does not]", err=True)
     working_folder.keep_out_of_git()
-    keep_runs_out_of_snapshots(pipeline)
+    working_folder.keep_runs_out_of_snapshots(pipeline)
     with ExitStack() as opened:
         display = _WatchedDisplay(opened, quiet=quiet) if watch else Display(quiet=quiet)
         record = run_pipeline(pipeline, options, display)

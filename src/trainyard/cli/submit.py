@@ -11,7 +11,7 @@ import click
 from trainyard.azure.submission import Submission, bodies_of
 from trainyard.azure.workspace import find_workspace
 from trainyard.cli.parameters import chosen_file, file_argument
-from trainyard.cli.snapshots import keep_runs_out_of_snapshots, list_doubtful_uploads
+from trainyard.cli.working_folder import keep_runs_out_of_snapshots, list_doubtful_uploads
 from trainyard.errors import UsageError
 from trainyard.lint.config import computes_for
 from trainyard.plan import reporters

@@ -18,8 +18,7 @@ from trainyard.render.project import Project
 from trainyard.render.rendered_files import JSON_BEGINNING, JSON_SUFFIX, Header, header_line, rendered_for
 from trainyard.render.source_maps import SourceMap, map_sources
 from trainyard.render.steps import step_descriptions
-from trainyard.render.template_errors import explaining_errors
-from trainyard.render.templates import SUFFIX, TemplateSet, names_of_rendered, template_names
+from trainyard.render.templates import SUFFIX, TemplateSet, explaining_errors, names_of_rendered, template_names
 from trainyard.render.tuning import trial_settings, tuning_proposal
 from trainyard.render.values import origin_of, written
 from trainyard.spec.diagnostic import Diagnostic, Related, Span, SpecError
