@@ -12,6 +12,7 @@ import os
 import re
 import shlex
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -58,19 +59,14 @@ def fill_text(
 _UNSAFE_WITHIN = {"'": "'", '"': '"$`\\'}
 
 
+@dataclass
 class _Filler:
-    def __init__(
-        self,
-        component: Component,
-        inputs: Mapping[str, ParameterValue | Path],
-        outputs: Mapping[str, Path],
-        strict: bool,
-    ) -> None:
-        self.component = component
-        self.inputs = inputs
-        self.outputs = outputs
-        self.strict = strict
-        self.quote: str | None = None
+    component: Component
+    inputs: Mapping[str, ParameterValue | Path]
+    outputs: Mapping[str, Path]
+    strict: bool
+    quote: str | None = None
+    """The quote that is open where it has come to."""
 
     def fill(self, segments: tuple[Segment, ...]) -> str:
         return "".join(self._segment(segment) for segment in segments)
@@ -157,12 +153,8 @@ def spark_command(task: Spark, arguments: str) -> str:
     options = ["--master", f"local[{available_processors()}]"]
     for key, value in {"spark.ui.enabled": "false", **conf}.items():
         options += ["--conf", f"{key}={value}"]
-    for flag, files in (
-        ("--py-files", task.py_files),
-        ("--files", task.files),
-        ("--jars", task.jars),
-        ("--archives", task.archives),
-    ):
+    lists = {"--py-files": task.py_files, "--files": task.files, "--jars": task.jars, "--archives": task.archives}
+    for flag, files in lists.items():
         if files:
             options += [flag, ",".join(files)]
     return f"spark-submit {shlex.join(options)} {shlex.quote(task.entry_file)} {arguments}".rstrip()

@@ -212,9 +212,7 @@ def _table(record: RunRecord, time_left: TimeLeft, width: int, rows: int | None)
 
 def _state(job: JobRecord) -> str:
     """The status, or where the result of a completed job comes from: `reused` from the cache, `taken` as asked for."""
-    if not _is_from_another_run(job):
-        return job.status
-    return "reused" if job.reuse == NOTHING_CHANGED else "taken"
+    return "taken" if job.state == "reused" and job.reuse != NOTHING_CHANGED else job.state
 
 
 def _jobs_shown(record: RunRecord, rows: int | None) -> Collection[str]:
@@ -254,7 +252,7 @@ def _elapsed(job: JobRecord) -> float | None:
 def _last_line(run_folder: Path, job: JobRecord) -> str:
     if job.status in ("failed", "skipped", "canceled"):
         return job.reason or ""
-    if _is_from_another_run(job) and job.reuse != NOTHING_CHANGED:
+    if _state(job) == "taken":
         return job.reuse or ""
     if job.status == "waiting" or not job.logs:
         return ""
@@ -262,16 +260,12 @@ def _last_line(run_folder: Path, job: JobRecord) -> str:
     return lines[0] if lines else ""
 
 
-def _is_from_another_run(job: JobRecord) -> bool:
-    return job.status == "completed" and job.reused_from is not None
-
-
 def _state_in_words(job: JobRecord) -> str:
     if job.status == "running":
         plural = "es" if job.processes > 1 else ""
         why = f": {job.reuse}" if job.reuse else ""
         return f"running ({job.processes} process{plural}{why})"
-    if _is_from_another_run(job):
+    if job.state == "reused":
         return f"reused from run {job.reused_from}" if job.reuse == NOTHING_CHANGED else str(job.reuse)
     if job.status == "completed":
         return f"completed in {duration(job.duration_s)}"

@@ -88,35 +88,33 @@ class StepsSeen:
 
     def _in_metrics(self) -> Iterator[int]:
         for file in self._outputs.glob(_METRICS):
-            if self._has_changed(file):
-                for line in _lines(file):
-                    step = _step_of(line) if line not in self._old_lines.get(file, ()) else None
-                    if step is not None and step > (self.last or -1):
-                        yield step
+            for line in self._lines_if_changed(file):
+                step = _step_of(line) if line not in self._old_lines.get(file, ()) else None
+                if step is not None and step > (self.last or -1):
+                    yield step
 
     def _in_mlflow(self) -> Iterator[int]:
         """The file store has a file for each metric, with lines of `milliseconds value step`."""
         for file in (self._tracked / "metrics").rglob("*"):
-            if not file.is_file() or not self._has_changed(file):
-                continue
-            for line in _lines(file):
+            for line in self._lines_if_changed(file):
                 fields = line.split()
                 if len(fields) == 3 and int(fields[0]) >= self._start_milliseconds and int(fields[2]) > 0:
                     yield int(fields[2])
 
-    def _has_changed(self, file: Path) -> bool:
+    def _lines_if_changed(self, file: Path) -> list[str]:
         try:
             status = file.stat()
         except OSError:
-            return False  # it is being replaced
+            return []  # it is being replaced
         size = (status.st_mtime_ns, status.st_size)
-        has_changed = self._sizes.get(file) != size
+        if self._sizes.get(file) == size:
+            return []
         self._sizes[file] = size
-        return has_changed
+        return _lines(file)
 
 
 def _lines(file: Path) -> list[str]:
-    """The complete lines of a file; none of one that is being replaced."""
+    """The complete lines of a file; none of a folder, and of one that is being replaced."""
     try:
         text = file.read_text(encoding="utf-8", errors="replace")
     except OSError:

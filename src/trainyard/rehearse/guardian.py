@@ -59,7 +59,8 @@ def kill_beneath(folder: Path) -> int:
         if not found:
             break
         for pid in found:
-            _signal(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         killed.update(found)
         time.sleep(_PAUSE_SECONDS)
     return len(killed)
@@ -112,11 +113,6 @@ class Guardian:
         except (OSError, subprocess.TimeoutExpired):
             self._process.kill()
             self._process.wait()
-
-
-def _signal(pid: int, number: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, number)
 
 
 def main() -> None:

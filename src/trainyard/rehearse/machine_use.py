@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +24,6 @@ _GPU_SECONDS = 5
 """How long nvidia-smi may take to answer; on a machine with a broken GPU it never does."""
 _SAMPLES_PER_TIME_SPENT = 1000
 """An attempt of t seconds waits t/1000 s for its next sample: a week's has about 7,500 lines."""
-
-
-@dataclass(frozen=True)
-class _Use:
-    """Processor time so far, with that of children that have ended, and resident memory."""
-
-    processor_seconds: float
-    memory_bytes: int
 
 
 Sessions = Callable[[Sequence[int]], Collection[int]]
@@ -66,31 +57,32 @@ def _sample(
 ) -> None:
     """Write samples until the attempt is over. A disk that is full ends the sampling, not the job."""
     started = before = time.monotonic()
-    used = _Use(0.0, 0)  # they have just been started
+    used_seconds = 0.0  # they have just been started
     header: list[dict[str, Any]] = [
         {"format": MACHINE_USE_FORMAT, "attempt": attempt, "processors": available_processors()}
     ]
     with suppress(OSError):
         while not is_over.wait(max(_LEAST_INTERVAL_SECONDS, (before - started) / _SAMPLES_PER_TIME_SPENT)):
-            now, using = time.monotonic(), _use_of(sessions())
-            if using.memory_bytes == 0:
+            now = time.monotonic()
+            processor_seconds, memory_bytes = _use_of(sessions())
+            if memory_bytes == 0:
                 continue  # they have ended
-            busy = max(0.0, using.processor_seconds - used.processor_seconds) / (now - before)
+            busy = max(0.0, processor_seconds - used_seconds) / (now - before)
             line: dict[str, Any] = {
                 "seconds": round(now - started, 2),
                 "processors_busy": round(busy, 3),
-                "memory_bytes": using.memory_bytes,
+                "memory_bytes": memory_bytes,
             }
             if using_gpus := _use_of_gpus(gpus):
                 line["gpus"] = using_gpus
             with file.open("a", encoding="utf-8") as stream:
                 stream.writelines(f"{json.dumps(sample)}\n" for sample in [*header, line])
             header.clear()
-            before, used = now, using
+            before, used_seconds = now, processor_seconds
 
 
-def _use_of(leaders: Collection[int]) -> _Use:
-    """Add up the processes of these sessions."""
+def _use_of(leaders: Collection[int]) -> tuple[float, int]:
+    """The processor seconds of these sessions, with those of children that have ended, and their resident bytes."""
     import psutil  # takes 30 ms, and a run whose jobs are reused or short needs none
 
     seconds, memory_bytes = 0.0, 0
@@ -103,7 +95,7 @@ def _use_of(leaders: Collection[int]) -> _Use:
                 memory_bytes += process.memory_info().rss
         except (psutil.Error, OSError):
             continue  # it has ended
-    return _Use(seconds, memory_bytes)
+    return seconds, memory_bytes
 
 
 def _use_of_gpus(wanted: Collection[str]) -> dict[str, dict[str, float]]:

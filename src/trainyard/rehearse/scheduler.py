@@ -300,7 +300,9 @@ class Scheduler:
         try:
             yield
         except BaseException as error:
-            self._end_all_jobs()
+            self._context.cancellation.request("the runner failed")
+            for thread in self._threads.values():
+                thread.join()
             self._record.end("failed", str(error))
             self._record.duration_s = self._duration_seconds()
             with contextlib.suppress(RunError):  # the error being raised already reports what cannot be written
@@ -309,11 +311,6 @@ class Scheduler:
         finally:
             self._display.close()
             self._context.guardian.dismiss()
-
-    def _end_all_jobs(self) -> None:
-        self._context.cancellation.request("the runner failed")
-        for thread in self._threads.values():
-            thread.join()
 
     def _duration_seconds(self) -> float:
         return round(time.monotonic() - self._started, 3)

@@ -117,11 +117,10 @@ def _keys_here(resolved: LocalPipeline, jobs: Collection[str], digests: ContentD
 
 
 def _with_upstream(resolved: LocalPipeline, jobs: Collection[str]) -> set[str]:
-    found, open_jobs = set(jobs), list(jobs)
-    while open_jobs:
-        more = set(resolved.jobs[open_jobs.pop()].depends_on) - found
-        found |= more
-        open_jobs += more
+    found = set(jobs)
+    for name in reversed(resolved.jobs):
+        if name in found:
+            found.update(resolved.jobs[name].depends_on)
     return found
 
 

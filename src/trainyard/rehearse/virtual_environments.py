@@ -7,8 +7,7 @@ import fcntl
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from trainyard.printing import last_lines
@@ -34,60 +33,30 @@ def build_environments(
     packages.
     """
     found: dict[str, Path] = {}
-    for job, wanted in _wanted(jobs, folder, python):
-        if wanted is None:
-            note(f"{job.name}: its environment has no conda or pip file: it runs with {python}")
-            continue
-        _build(wanted, note)
-        found[job.name] = wanted.python
-    return found
-
-
-@dataclass(frozen=True)
-class _VirtualEnvironment:
-    """What pip installs for the environment that a file describes, with which Python, and where."""
-
-    place: Path
-    lines: list[str]
-    base: Path
-    target: Path
-
-    @property
-    def python(self) -> Path:
-        return self.target / "bin" / "python"
-
-    @property
-    def is_complete(self) -> bool:
-        return (self.target / _COMPLETE).exists()
-
-
-def _wanted(
-    jobs: Iterable[LocalJob], folder: Path, python: Path
-) -> Iterator[tuple[LocalJob, _VirtualEnvironment | None]]:
-    """Each job with the virtual environment that it runs in; None if pip cannot install its environment."""
-    known: dict[tuple[Path, int], _VirtualEnvironment] = {}
+    pythons: dict[tuple[Path, int], Path] = {}
     for job in jobs:
         environment = job.component.environment
         source = environment.package_source if environment is not None else None
         lines = pip_lines(environment) if environment is not None else []
         if environment is None or source is None or not lines:
-            yield job, None
+            note(f"{job.name}: its environment has no conda or pip file: it runs with {python}")
             continue
-        if source not in known:
+        if source not in pythons:
             base = _base_python(wanted_packages(environment), python, source[0])
             target = folder / digest_of(python_version(base), str(base), lines)[:_DIGITS]
-            known[source] = _VirtualEnvironment(source[0], lines, base, target)
-        yield job, known[source]
+            _build(source[0], lines, target, base, note)
+            pythons[source] = target / "bin" / "python"
+        found[job.name] = pythons[source]
+    return found
 
 
-def _build(wanted: _VirtualEnvironment, note: Callable[[str], None]) -> None:
-    target = wanted.target
+def _build(place: Path, lines: list[str], target: Path, base: Path, note: Callable[[str], None]) -> None:
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with open_lock_file(target.with_name(f"{target.name}.lock")) as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # another run may be building the same
-            if not wanted.is_complete:
-                _install(wanted.place, wanted.lines, target, wanted.base, note)
+            if not (target / _COMPLETE).exists():
+                _install(place, lines, target, base, note)
     except OSError as error:
         raise cannot_write(target, error) from error
 
