@@ -38,7 +38,7 @@ SEED = 7
 
 
 def threads_that_gather() -> int:
-    return sum(thread.name == "batches" for thread in threading.enumerate())
+    return sum(thread.name.startswith("batches") for thread in threading.enumerate())
 
 
 def write_numbers(folder: Path, samples: int, shard_samples: int) -> Path:

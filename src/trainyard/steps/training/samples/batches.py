@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import queue
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -66,18 +64,13 @@ class Prefetched:
     _END = object()
 
     def __init__(self, source: Iterable[Any], ahead: int = _ITEMS_AHEAD) -> None:
-        self._items: queue.Queue[tuple[Any, BaseException | None]] = queue.Queue(ahead)
-        self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._run, args=(source,), name="batches", daemon=True)
-        self._thread.start()
+        self._source = iter(source)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="batches")
+        self._items = deque(self._next() for _ in range(ahead))
 
     def __iter__(self) -> Iterator[Any]:
-        while True:
-            item, failure = self._items.get()
-            if failure is not None:
-                raise failure
-            if item is self._END:
-                return
+        while (item := self._items.popleft().result()) is not self._END:
+            self._items.append(self._next())
             yield item
 
     def __enter__(self) -> Iterator[Any]:
@@ -88,26 +81,11 @@ class Prefetched:
 
     def close(self) -> None:
         """End the thread, even if items are left."""
-        self._closed.set()
-        self._thread.join()
+        self._thread.shutdown(cancel_futures=True)
+        self._source = iter(())  # what the iterator itself has opened is closed with it
 
-    def _run(self, source: Iterable[Any]) -> None:
-        try:
-            for item in source:
-                if not self._put((item, None)):
-                    return
-            self._put((self._END, None))
-        except BaseException as failure:
-            self._put((None, failure))
-
-    def _put(self, entry: tuple[Any, BaseException | None]) -> bool:
-        while not self._closed.is_set():
-            try:
-                self._items.put(entry, timeout=0.1)
-            except queue.Full:
-                continue
-            return True
-        return False
+    def _next(self) -> Future[Any]:
+        return self._thread.submit(next, self._source, self._END)
 
 
 class Batches(Protocol):
@@ -133,13 +111,6 @@ class _PlannedStep(NamedTuple):
     ranges: list[MicroBatchRange]
     sample_ids: Ids
     draws: Ids
-
-
-class _Gathered(NamedTuple):
-    """Some steps' samples in main memory, and what was prepared of each of their micro-batches, if anything."""
-
-    tensors: Tensors
-    prepared: list[Prepared]
 
 
 class _Stretch(NamedTuple):
@@ -208,7 +179,7 @@ class TrainingBatches:
         sample_bytes = sum(array.sample_bytes for array in self._split.arrays.values())
         most_steps = max(1, _STRETCH_BYTES // (self._samples_per_step() * sample_bytes))
         with ThreadPoolExecutor(self._threads, thread_name_prefix="rows") as readers:
-            gathering: deque[tuple[list[_PlannedStep], Future[_Gathered]]] = deque()
+            gathering: deque[tuple[list[_PlannedStep], Future[tuple[Tensors, list[Prepared]]]]] = deque()
             for steps in self._stretches(steps_done, most_steps):
                 gathering.append((steps, readers.submit(self._gather_planned, steps)))
                 if len(gathering) >= self._threads:
@@ -251,19 +222,22 @@ class TrainingBatches:
             return np.empty(0, dtype=np.int64)
         return draws_of_samples(sample_ids, self._seed, epoch)
 
-    def _gather_planned(self, planned: Sequence[_PlannedStep]) -> _Gathered:
+    def _gather_planned(self, planned: Sequence[_PlannedStep]) -> tuple[Tensors, list[Prepared]]:
+        """Return some steps' samples in main memory, and what is prepared of their micro-batches, if anything."""
         sample_ids = np.concatenate([step.sample_ids for step in planned])
         tensors = self._gather(sample_ids, np.concatenate([step.draws for step in planned]))
         if self._prepare is None:
-            return _Gathered(tensors, [])
-        return _Gathered(tensors, [self._prepare(piece) for piece in _pieces(tensors, _sizes(planned))])
+            return tensors, []
+        return tensors, [self._prepare(piece) for piece in _pieces(tensors, _sizes(planned))]
 
-    def _on_device(self, planned: Sequence[_PlannedStep], gathering: Future[_Gathered]) -> _Stretch:
-        gathered = gathering.result()
+    def _on_device(
+        self, planned: Sequence[_PlannedStep], gathering: Future[tuple[Tensors, list[Prepared]]]
+    ) -> _Stretch:
+        gathered, prepared = gathering.result()
         # The stream's context also selects its GPU in this thread, which is the first one by default.
         with nullcontext() if self._copies is None else torch.cuda.stream(self._copies):
-            tensors = to_device(gathered.tensors, self._device)
-            prepared = [each._replace(tensors=to_device(each.tensors, self._device)) for each in gathered.prepared]
+            tensors = to_device(gathered, self._device)
+            prepared = [each._replace(tensors=to_device(each.tensors, self._device)) for each in prepared]
             copied = None if self._copies is None else self._copies.record_event()
         micro_batches = _cut(tensors, prepared, planned)
         steps = [(step.step, list(islice(micro_batches, len(step.ranges)))) for step in planned]
@@ -272,10 +246,10 @@ class TrainingBatches:
 
     def _gather(self, sample_ids: Ids, draws: Ids) -> Tensors:
         is_pinned = self._device.type == "cuda"
-        tensors = {
-            name: torch.empty((len(sample_ids), *array.shape), dtype=_torch_dtype(array.dtype), pin_memory=is_pinned)
-            for name, array in self._split.arrays.items()
-        }
+        tensors = {}
+        for name, array in self._split.arrays.items():
+            dtype = torch.from_numpy(np.empty(0, dtype=array.dtype)).dtype
+            tensors[name] = torch.empty((len(sample_ids), *array.shape), dtype=dtype, pin_memory=is_pinned)
         self._split.gather(sample_ids, {name: tensor.numpy() for name, tensor in tensors.items()})
         if self._sample_draws:
             tensors |= as_tensors({SAMPLE_DRAWS: draws}, pin=is_pinned)
@@ -316,10 +290,6 @@ def _hand_over(tensors: Iterable[torch.Tensor], copied: torch.cuda.Event) -> Non
     stream.wait_event(copied)
     for tensor in tensors:
         tensor.record_stream(stream)
-
-
-def _torch_dtype(name: str) -> torch.dtype:
-    return torch.from_numpy(np.empty(0, dtype=name)).dtype
 
 
 def draws_of_samples(sample_ids: Ids, seed: int, epoch: int) -> Ids:
