@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainyard.settings.batch_arithmetic import divide_batch
+from trainyard.settings.steps.training import TrainDDP
 from trainyard.steps.training.samples.plan import TrainingPlan, even_part
 from trainyard.steps.training.schedule import Schedule
 
@@ -100,15 +104,22 @@ def test_even_parts_differ_by_at_most_one(total: int, parts: int) -> None:
     assert all(bounds[part][1] == bounds[part + 1][0] for part in range(parts - 1))
 
 
+def schedule_of(total_steps: int, **settings: Any) -> Schedule:
+    """The schedule of a training whose highest learning rate is 1."""
+    folder = Path("unused")
+    training = TrainDDP(data=folder, model=folder, checkpoints=folder, metrics=folder, learning_rate=1.0, **settings)
+    return Schedule(training, total_steps)
+
+
 def test_the_learning_rate_rises_then_falls() -> None:
-    schedule = Schedule(highest=1.0, total_steps=100, warmup_fraction=0.1)
+    schedule = schedule_of(100, warmup_fraction=0.1)
     rates = [schedule(step) for step in range(1, 101)]
     assert rates[0] == pytest.approx(0.1)
     assert rates[9] == rates[10] == max(rates) == 1.0
     assert rates[55] == pytest.approx(0.5, abs=0.02)
     assert 0 < rates[99] < 0.001
-    assert Schedule(1.0, 1, 0.1)(1) == 1.0
-    assert Schedule(1.0, 4, 1.0)(4) == 1.0
+    assert schedule_of(1, warmup_fraction=0.1)(1) == 1.0
+    assert schedule_of(4, warmup_fraction=1.0)(4) == 1.0
 
 
 @pytest.mark.parametrize(
@@ -117,7 +128,13 @@ def test_the_learning_rate_rises_then_falls() -> None:
 )
 def test_the_shapes_of_schedules(shape: str, step_46: float, step_96: float) -> None:
     """Of 100 steps, 10 warm up and, in the last of them, 20 decay; a tenth of the highest rate is the least."""
-    schedule = Schedule(1.0, 100, 0.1, shape, minimum_fraction=0.1, decay_fraction=0.2)
+    schedule = schedule_of(
+        100,
+        warmup_fraction=0.1,
+        learning_rate_schedule=shape,
+        minimum_learning_rate_fraction=0.1,
+        decay_fraction=0.2,
+    )
     assert schedule(5) == 0.5
     assert schedule(11) == 1.0
     assert schedule(46) == pytest.approx(step_46, abs=0.001)
@@ -127,7 +144,7 @@ def test_the_shapes_of_schedules(shape: str, step_46: float, step_96: float) -> 
 
 @pytest.mark.parametrize("shape", ["cosine", "warmup_stable_decay"])
 def test_lengths_in_steps_are_the_same_as_their_shares(shape: str) -> None:
-    by_share = Schedule(1.0, 200, 0.15, shape, decay_fraction=0.3)
-    by_steps = Schedule(1.0, 200, 0.5, shape, decay_fraction=0.5, warmup_steps=30, decay_steps=60)
+    by_share = schedule_of(200, warmup_fraction=0.15, decay_fraction=0.3, learning_rate_schedule=shape)
+    by_steps = schedule_of(200, warmup_steps=30, decay_steps=60, learning_rate_schedule=shape)
     assert [by_steps(step) for step in range(1, 201)] == [by_share(step) for step in range(1, 201)]
-    assert Schedule(1.0, 200, 0.5, warmup_steps=0)(1) == 1.0
+    assert schedule_of(200, warmup_fraction=0.5, warmup_steps=0)(1) == 1.0

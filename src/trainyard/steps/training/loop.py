@@ -53,7 +53,7 @@ class TrainingRun:
     @cached_property
     def schedule(self) -> Schedule:
         """The learning rate of each step of the plan."""
-        return Schedule.of(self.settings, self.plan.total_steps)
+        return Schedule(self.settings, self.plan.total_steps)
 
 
 def train(run: TrainingRun) -> bool:

@@ -26,42 +26,22 @@ class Schedule:
     A pure function of the step: there is nothing to save or restore.
     """
 
-    highest: float
+    settings: Training | TrainTensorFlow
     total_steps: int
-    warmup_fraction: float
-    shape: str = "cosine"
-    minimum_fraction: float = 0.0
-    """Of the highest."""
-    decay_fraction: float = 0.1
-    """Of all steps."""
-    warmup_steps: int | None = None
-    decay_steps: int | None = None
-    """In place of the fractions."""
-
-    @classmethod
-    def of(cls, settings: Training | TrainTensorFlow, total_steps: int) -> Schedule:
-        """Return the schedule of a step's settings."""
-        return cls(
-            settings.learning_rate,
-            total_steps,
-            settings.warmup_fraction,
-            settings.learning_rate_schedule,
-            settings.minimum_learning_rate_fraction,
-            settings.decay_fraction,
-            settings.warmup_steps,
-            settings.decay_steps,
-        )
 
     def __call__(self, step: int) -> float:
         """Return the learning rate of step `step`, counted from 1."""
-        warmup_steps = self.warmup_steps
+        settings, highest = self.settings, self.settings.learning_rate
+        warmup_steps = settings.warmup_steps
         if warmup_steps is None:
-            warmup_steps = round(self.warmup_fraction * self.total_steps)
+            warmup_steps = round(settings.warmup_fraction * self.total_steps)
         if step <= warmup_steps:
-            return self.highest * step / warmup_steps
+            return highest * step / warmup_steps
         steps_after = max(1, self.total_steps - warmup_steps)
         progress = (step - 1 - warmup_steps) / steps_after
-        lowest = self.highest * self.minimum_fraction
-        decay_steps = self.decay_fraction * self.total_steps if self.decay_steps is None else self.decay_steps
-        height = _SHAPES[self.shape](progress, decay_steps / steps_after)
-        return lowest + (self.highest - lowest) * height
+        lowest = highest * settings.minimum_learning_rate_fraction
+        decay_steps: float | None = settings.decay_steps
+        if decay_steps is None:
+            decay_steps = settings.decay_fraction * self.total_steps
+        height = _SHAPES[settings.learning_rate_schedule](progress, decay_steps / steps_after)
+        return lowest + (highest - lowest) * height

@@ -184,7 +184,7 @@ def _build(
         trainer=trainer,
         own_ranks=[tasks.rank] if settings.strategy == "multi_worker_mirrored" else list(range(batch.world_size)),
         samples=samples,
-        schedule=Schedule.of(settings, plan.total_steps),
+        schedule=Schedule(settings, plan.total_steps),
         checkpoints=checkpoints,
         recorder=recorder,
         measures=StepMeasures(Work(), lambda: samples.wait_seconds, lambda: checkpoints.stall_seconds),
