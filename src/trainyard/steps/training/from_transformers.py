@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 import os
@@ -14,6 +13,7 @@ from typing import Any
 import torch
 
 from trainyard.settings.files import file_sha256, os_errors_name
+from trainyard.settings.suggestions import closest
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.files import CONFIG_FILE, parse_json
 from trainyard.steps.runtime.world import World
@@ -114,12 +114,7 @@ def load_model(folder: Path, needs: ModelNeeds) -> torch.nn.Module:
         raise StepError(f"{folder} is not a trained model: {CONFIG_FILE} is missing")
     if not has_weights(folder):
         raise StepError(f"{folder} is not a trained model: {WEIGHTS_FILE} is missing")
-    if weights_may_stay_in_files():
-        model = _left_in_files(folder, _config_of(folder), needs)
-    elif only_shapes_are_wanted():
-        model = _build(str(folder), lambda: _from_config(_config_of(folder), needs))
-    else:
-        model = _pretrained(folder, needs, {}, head_may_be_new=False)
+    model = _with_weights(folder, None, needs, {}, head_may_be_new=False)
     config: Any = model.config
     needs.require_fit(config, f"the model in {folder}")
     return model
@@ -152,19 +147,36 @@ def save_model(model: Any, folder: Path, shard_bytes: int) -> None:
 
 def _from_folder(folder: Path, settings: Mapping[str, Any], needs: ModelNeeds) -> torch.nn.Module:
     with_weights = has_weights(folder)
-    stays_in_files = with_weights and weights_may_stay_in_files()
     config = _config_of(folder)
-    for name, value in {
-        **needs.settings_of(config, has_weights=with_weights),
-        **_own_names(settings, config),
-    }.items():
+    of_dataset = needs.settings_of(config, has_weights=with_weights)
+    for name, value in {**of_dataset, **_own_names(settings, config)}.items():
         setattr(config, name, value)
     needs.require_fit(config, f"--model-type {folder}: the model")
-    if stays_in_files:
-        return _left_in_files(folder, config, needs)
-    if not with_weights or only_shapes_are_wanted():
+    if not with_weights:
         return _build(str(folder), lambda: _from_config(config, needs))
-    return _pretrained(folder, needs, {"config": config, **needs.pretrained_options}, head_may_be_new=True)
+    options = {"config": config, **needs.pretrained_options}
+    return _with_weights(folder, config, needs, options, head_may_be_new=True)
+
+
+def _with_weights(
+    folder: Path, config: Any | None, needs: ModelNeeds, options: Mapping[str, Any], *, head_may_be_new: bool
+) -> torch.nn.Module:
+    """Return the model with its weights, or without them where they stay in files, or are not wanted."""
+
+    def own_config() -> Any:
+        return _config_of(folder) if config is None else config
+
+    def without_weights() -> torch.nn.Module:
+        return _build(str(folder), lambda: _from_config(own_config(), needs))
+
+    model: torch.nn.Module
+    if weights_may_stay_in_files():
+        model = leave_in_files(folder, own_config(), without_weights)
+    elif only_shapes_are_wanted():
+        model = without_weights()
+    else:
+        model = _pretrained(folder, needs, options, head_may_be_new=head_may_be_new)
+    return model
 
 
 def _config_of(folder: Path) -> Any:
@@ -233,13 +245,6 @@ def _pretrained(
     return model
 
 
-def _left_in_files(folder: Path, config: Any, needs: ModelNeeds) -> torch.nn.Module:
-    model: torch.nn.Module = leave_in_files(
-        folder, config, lambda: _build(str(folder), lambda: _from_config(config, needs))
-    )
-    return model
-
-
 def _from_config(config: Any, needs: ModelNeeds) -> Any:
     return _auto(needs).from_config(config, trust_remote_code=False)
 
@@ -276,8 +281,8 @@ def _refuse_unknown_type(model_type: str, needs: ModelNeeds) -> None:
         raise StepError(
             f"--model-type {model_type}: expected a folder with a {CONFIG_FILE}, or a model type such as llama"
         )
-    close = difflib.get_close_matches(model_type, known, n=3)
-    meant = f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(sorted(known))}"
+    close = closest(model_type, known)
+    meant = f"did you mean {close}?" if close else f"known: {', '.join(sorted(known))}"
     raise StepError(f"--model-type {model_type!r}: unknown {needs.kind} in this version of transformers; {meant}")
 
 
@@ -292,18 +297,16 @@ def _own_names(settings: Mapping[str, Any], config: Any) -> dict[str, Any]:
     for name, value in settings.items():
         own_name = config.attribute_map.get(name, name)
         if own_name not in known:
-            close = difflib.get_close_matches(name, known, n=1)
-            meant = f"; did you mean {close[0]}?" if close else ""
+            close = closest(name, known)
+            meant = f"; did you mean {close}?" if close else ""
             raise StepError(f"--model-overrides: {config.model_type} has no setting {name!r}{meant}")
-        if _is_count(getattr(config, own_name, None), own_name) and isinstance(value, int) and value < 0:
+        default = getattr(config, own_name, None)
+        # Ids of tokens may be negative for "none".
+        is_count = type(default) is int and default > 0 and not own_name.endswith("_id")
+        if is_count and isinstance(value, int) and value < 0:
             raise StepError(f"--model-overrides: {name} is {value}; expected a number of at least 0")
         own[own_name] = value
     return own
-
-
-def _is_count(default: Any, name: str) -> bool:
-    # Ids of tokens may be negative for "none".
-    return isinstance(default, int) and not isinstance(default, bool) and default > 0 and not name.endswith("_id")
 
 
 def _first_line(failure: BaseException) -> str:

@@ -154,7 +154,11 @@ def optimizer_step(
     if clip_norm > 0:
         clipping = ((norm + LEAST_NORM) / clip_norm).clamp_(min=1.0)
         divisor = clipping if divisor is None else divisor * clipping
-    _set_learning_rate(optimizer, learning_rate)
+    for group in optimizer.param_groups:
+        if isinstance(group["lr"], torch.Tensor):  # torchao would compile its step again for another number
+            group["lr"].fill_(learning_rate)
+        else:
+            group["lr"] = learning_rate
     if optimizer.defaults.get("fused") and norm.device.type != "cpu":
         step_decided_on_device(optimizer, norm, divisor)
     else:
@@ -162,14 +166,6 @@ def optimizer_step(
     optimizer.zero_grad()
     loss_scale.update(norm)
     return norm
-
-
-def _set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:
-    for group in optimizer.param_groups:
-        if isinstance(group["lr"], torch.Tensor):  # torchao would compile its step again for another number
-            group["lr"].fill_(learning_rate)
-        else:
-            group["lr"] = learning_rate
 
 
 def step_decided_on_device(optimizer: Any, norm: torch.Tensor, divisor: torch.Tensor | None) -> None:

@@ -12,7 +12,6 @@ from trainyard.steps.runtime.errors import StepError
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 """The floating-point types by the names that settings have for them."""
 
-_AUTOCAST_TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 _INITIAL, _GROWTH, _BACKOFF, _GROWTH_INTERVAL_STEPS = 65536.0, 2.0, 0.5, 2000.0
 """The defaults of torch.amp.GradScaler."""
 
@@ -28,7 +27,7 @@ class Precision:
             raise StepError(f"--precision bf16: {gpu} does not support it (Ampere and later do); use fp16 or fp32")
         self.name = name
         self._device_type = device.type
-        self._dtype = _AUTOCAST_TYPES.get(name) if by_autocast else None
+        self._dtype = DTYPES[name] if by_autocast and name != "fp32" else None
 
     def autocast(self) -> AbstractContextManager[object]:
         """Return a context in which the model computes in this precision."""

@@ -12,7 +12,6 @@ from typing import Any
 from trainyard.settings.batch_arithmetic import BatchArithmetic, divide_batch
 from trainyard.settings.files import file_sha256
 from trainyard.settings.steps.training import Training
-from trainyard.steps.data.dataset.manifest import Manifest
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.files import find_model
 from trainyard.steps.runtime.flags import GivenSettings
@@ -46,18 +45,10 @@ class CheckedRequest:
     profiled_steps: ProfiledSteps | None
     used: UsedSettings
     """All settings, those of the task too."""
+    most_samples: int | None
+    """How many samples have the most tokens to train on, if there is a limit."""
     base_digest: str | None = None
     """The SHA-256 of the model that training starts from, if any, once `base_model_read` has read it."""
-
-    @property
-    def manifest(self) -> Manifest:
-        """The manifest of `data`, the first of several datasets."""
-        return self.data.first
-
-    @property
-    def most_samples(self) -> int | None:
-        """How many samples have the most tokens to train on, if there is a limit."""
-        return _most_samples(self.settings, self.task)
 
     def base_model_read(self, world: World, hang_watch: HangWatch) -> CheckedRequest:
         """Return the request with its `base_digest`. StepError if the data need another model. Every rank calls it."""
@@ -120,9 +111,18 @@ def check_request(
     check_tuning(settings, chosen_task)
     task, *_ = [chosen_task.on(manifest) for manifest in data.manifests]
     check_validation(settings, task, data.first.splits)
-    _most_samples(settings, task)
-    used = UsedSettings(settings, chosen_task.settings, origins)
-    return CheckedRequest(settings, step_name, engine_class, data, batch, chosen_task, task, profiled_steps, used)
+    return CheckedRequest(
+        settings,
+        step_name,
+        engine_class,
+        data,
+        batch,
+        chosen_task,
+        task,
+        profiled_steps,
+        UsedSettings(settings, chosen_task.settings, origins),
+        _most_samples(settings, task),
+    )
 
 
 def _most_samples(settings: Training, task: Task) -> int | None:

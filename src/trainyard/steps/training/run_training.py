@@ -35,7 +35,7 @@ from trainyard.steps.training.loop import TrainingRun, save_last_checkpoint, tra
 from trainyard.steps.training.observing.flops import flops_per_token, peak_flops_per_second
 from trainyard.steps.training.observing.hang_watch import HangWatch, late_ranks_named
 from trainyard.steps.training.observing.measures import StepGuards, StepMeasures, Work
-from trainyard.steps.training.observing.observer import ProfiledSteps, StepProfiler, TrainingObserver, memory_summary
+from trainyard.steps.training.observing.observer import StepProfiler, TrainingObserver, memory_summary
 from trainyard.steps.training.observing.recorder import Recorder, SampleRecord, settings_record
 from trainyard.steps.training.optimizer import OptimizerSettings
 from trainyard.steps.training.precision import DTYPES, Precision
@@ -192,7 +192,10 @@ def build_training(
     held_out = SplitReader(settings.data, manifest, SPLIT) if SPLIT in manifest.splits else None
     validation = Validation(settings, task, held_out)
     plan = TrainingPlan(train_split.samples, request.batch, settings.epochs, settings.max_steps, request.most_samples)
-    _refuse_to_profile_after_the_end(request.profiled_steps, plan)
+    if request.profiled_steps is not None and request.profiled_steps.first > plan.total_steps:
+        raise StepError(
+            f"--profile-steps {request.profiled_steps}: this training has {plan.total_steps} steps; choose some of them"
+        )
     precision = Precision(settings.precision, world.device, by_autocast=request.engine_class.uses_autocast)
     engine = _build_engine(request, world, hang_watch)
     if (note := task.note(world.device, DTYPES[settings.precision])) is not None:
@@ -279,7 +282,14 @@ def _resume(
     with hang_watch.long_work("looking for checkpoints"):
         chosen = checkpoints.choose(settings.resume)
         progress = Progress() if chosen is None else checkpoints.load(chosen, engine, settings.seed)
-    _log_what_begins(request, plan, engine, world)
+    world.log(f"{plan.batch}")
+    if len(request.data.manifests) > 1:
+        world.log(f"{request.data}")
+    tuned = "" if settings.tuning == "full" else f", of which {engine.trained_parameter_count():,} are trained"
+    world.log(
+        f"{engine.parameter_count():,} parameters{tuned}; {plan.samples} training samples, {plan.steps_per_epoch} "
+        f"steps per epoch, {plan.total_steps} steps"
+    )
     if chosen is not None:
         world.log(
             f"continuing from {chosen.folder}: step {progress.step}, {progress.samples_consumed} samples consumed"
@@ -287,17 +297,6 @@ def _resume(
     if progress.step >= plan.total_steps:
         world.log("no steps are left to train; saving the model again")
     return checkpoints, progress
-
-
-def _log_what_begins(request: CheckedRequest, plan: TrainingPlan, engine: Engine, world: World) -> None:
-    world.log(f"{plan.batch}")
-    if len(request.data.manifests) > 1:
-        world.log(f"{request.data}")
-    tuned = "" if request.settings.tuning == "full" else f", of which {engine.trained_parameter_count():,} are trained"
-    world.log(
-        f"{engine.parameter_count():,} parameters{tuned}; {plan.samples} training samples, {plan.steps_per_epoch} "
-        f"steps per epoch, {plan.total_steps} steps"
-    )
 
 
 def _build_observer(
@@ -332,13 +331,6 @@ def _build_observer(
         profiler=profiler,
         sample_record=sample_record,
     )
-
-
-def _refuse_to_profile_after_the_end(profiled_steps: ProfiledSteps | None, plan: TrainingPlan) -> None:
-    if profiled_steps is not None and profiled_steps.first > plan.total_steps:
-        raise StepError(
-            f"--profile-steps {profiled_steps}: this training has {plan.total_steps} steps; choose some of them"
-        )
 
 
 def _work(task: Task, engine: Engine, precision: Precision, world: World) -> Work:

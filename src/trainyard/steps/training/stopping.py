@@ -119,7 +119,9 @@ class ScheduledEvents:
             except (OSError, ValueError, http.client.HTTPException) as failure:
                 reason = None
                 pause = _ASK_AGAIN_SECONDS
-                self._complain(failure)
+                if not self._has_complained:
+                    print(f"scheduled events: no answer from {self._url}; will keep trying: {failure}", flush=True)
+                self._has_complained = True
             if reason is not None:
                 self._on_notice(reason)
                 return
@@ -134,11 +136,6 @@ class ScheduledEvents:
         with self._opener.open(request, timeout=_ANSWER_TIMEOUT_SECONDS) as answer:
             text: str = answer.read().decode("utf-8")
         return text
-
-    def _complain(self, failure: Exception) -> None:
-        if not self._has_complained:
-            print(f"scheduled events: no answer from {self._url}; will keep trying: {failure}", flush=True)
-        self._has_complained = True
 
 
 def announced_end(document: Any, machine: str) -> str | None:

@@ -43,7 +43,18 @@ class UsedSettings:
 
     def __init__(self, step: Any, task: TaskSettings | None, origins: Mapping[str, str]) -> None:
         parts = [step] if task is None else [step, task]
-        self._settings = {setting.name: setting for part in parts for setting in _settings_of(part, origins)}
+        self._settings = {
+            field.name: UsedSetting(
+                name=field.name,
+                value=getattr(part, field.name),
+                default=None if field.default is dataclasses.MISSING else field.default,
+                origin=origins.get(field.name, "default"),
+                on_resume=field.metadata.get("on_resume") or "identity",
+                is_mapping=field.metadata.get("is_mapping", False),
+            )
+            for part in parts
+            for field in dataclasses.fields(part)
+        }
 
     def values(self, *meanings: OnResume) -> dict[str, Any]:
         """Return the values of all settings, or of those whose change has one of the meanings."""
@@ -86,18 +97,6 @@ class UsedSettings:
         for setting in self._settings.values():
             if not meanings or setting.on_resume in meanings:
                 yield setting
-
-
-def _settings_of(part: Any, origins: Mapping[str, str]) -> Iterator[UsedSetting]:
-    for field in dataclasses.fields(part):
-        yield UsedSetting(
-            name=field.name,
-            value=getattr(part, field.name),
-            default=None if field.default is dataclasses.MISSING else field.default,
-            origin=origins.get(field.name, "default"),
-            on_resume=field.metadata.get("on_resume") or "identity",
-            is_mapping=field.metadata.get("is_mapping", False),
-        )
 
 
 def _shortened(value: str) -> str:

@@ -142,7 +142,7 @@ def _study(settings: MeasureConfig, request: CheckedRequest, world: World) -> St
     common: dict[str, Any] = {
         **{name: value for name, value in asdict(settings).items() if not isinstance(value, Path)},
         **request.chosen_task.values(),
-        "dataset": request.manifest.digest(),
+        "dataset": request.data.first.digest(),
         "deepspeed_configs": {
             file.name: file_sha256(file) for file in sorted(settings.deepspeed_configs.glob("*.json"))
         },

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch.distributed as dist
@@ -17,13 +16,6 @@ Value = TypeVar("Value")
 
 _KEPT_GROUPS: list[object] = []
 """Gloo groups are not torn down at once: see `world._LEFT_GROUPS`. A process of several ranks has one of these."""
-
-
-@dataclass(frozen=True)
-class _Failure:
-    """An error of one rank, for all ranks to raise."""
-
-    error: StepError
 
 
 class Ranks(OneRank):
@@ -40,7 +32,7 @@ class Ranks(OneRank):
 
         A StepError of any rank is raised on all; an OSError becomes a StepError.
         """
-        result = _result_or_failure(action, of_rank="" if self.size == 1 else f" (rank {self.rank})")
+        result = _result_or_error(action, of_rank="" if self.size == 1 else f" (rank {self.rank})")
         results: list[Any] = [result]
         if self._group is not None:
             results *= self.size
@@ -49,23 +41,23 @@ class Ranks(OneRank):
 
     def main(self, action: Callable[[], Value]) -> Value:
         """Run the action on rank 0. Return its result on every rank. Raises as `each` does."""
-        box: list[Any] = [_result_or_failure(action, of_rank="") if self.is_main else None]
+        box: list[Any] = [_result_or_error(action, of_rank="") if self.is_main else None]
         if self._group is not None:
             dist.broadcast_object_list(box, src=0, group=self._group)
         value: Value = _value_or_raise(box[0])
         return value
 
 
-def _result_or_failure(action: Callable[[], Value], of_rank: str) -> Value | _Failure:
+def _result_or_error(action: Callable[[], Value], of_rank: str) -> Value | StepError:
     try:
         return action()
     except StepError as error:
-        return _Failure(type(error)(f"{error}{of_rank}"))
+        return type(error)(f"{error}{of_rank}")
     except OSError as failure:
-        return _Failure(StepError(describe_os_error(failure) + of_rank))
+        return StepError(describe_os_error(failure) + of_rank)
 
 
 def _value_or_raise(value: Any) -> Any:
-    if isinstance(value, _Failure):
-        raise value.error
+    if isinstance(value, StepError):
+        raise value
     return value

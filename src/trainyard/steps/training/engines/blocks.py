@@ -44,6 +44,7 @@ _ATTENTION_WITHIN_DOCUMENTS = "torch_attn::_varlen_attn"
 """By name: torch knows it only once it is imported."""
 _LEAST_BYTES = 1024
 """A smaller tensor is not worth a copy."""
+_CONTAINERS = (torch.nn.ModuleList, torch.nn.ModuleDict)
 _LEAST_CAPABILITY = (8, 9)
 """Of NVIDIA's GPUs, Ada and Hopper: what torch._scaled_mm asks for."""
 _MULTIPLE = 16
@@ -67,8 +68,12 @@ def find_separate_blocks(model: torch.nn.Module) -> list[torch.nn.Module]:
 
 
 def check_blocks(settings: Training) -> None:
-    """StepError for settings of the blocks that exclude each other, or that this machine cannot have."""
-    check_float8(settings)
+    """StepError for settings of the blocks that exclude each other or that this machine cannot have.
+
+    SetupError for a missing package.
+    """
+    if settings.float8:
+        _check_float8(settings)
     if settings.checkpointed_operators != "all" and not settings.activation_checkpointing:
         raise StepError(
             f"--checkpointed-operators {settings.checkpointed_operators} needs --activation-checkpointing true"
@@ -92,7 +97,12 @@ def prepare_blocks(model: torch.nn.Module, settings: Training) -> None:
         for block in blocks:
             _offload(block)
     if settings.compile:
-        _prepare_compiler()
+        import torch._dynamo
+
+        # Blocks of one class share their limit of shapes: those of each stage, of small last batches, of evaluation.
+        torch._dynamo.config.recompile_limit = _MOST_COMPILED_SHAPES
+        # DDP's exchanges overlap with blocks; within them, torch would break the graph at each of DDP's buckets.
+        torch._dynamo.config.optimize_ddp = False
         # Block by block: equal blocks compile once, and an engine's exchanges between them still overlap.
         for block in blocks:
             # Each shape separately: kernels for dynamic shapes are slower, and a training that has met a small last
@@ -100,26 +110,13 @@ def prepare_blocks(model: torch.nn.Module, settings: Training) -> None:
             block.compile(dynamic=False)
 
 
-def _prepare_compiler() -> None:
-    import torch._dynamo
-
-    # Blocks of one class share their limit of shapes: those of each stage, of small last batches, of evaluation.
-    torch._dynamo.config.recompile_limit = _MOST_COMPILED_SHAPES
-    # DDP's exchanges overlap with blocks; within them, torch would break the graph at each of DDP's buckets.
-    torch._dynamo.config.optimize_ddp = False
-
-
 def _outermost_lists(module: torch.nn.Module) -> Iterator[torch.nn.ModuleList]:
     for child in module.children():
-        if isinstance(child, torch.nn.ModuleList) and not any(_is_container(element) for element in child):
+        # Containers have no forward of their own, so that only their elements can be blocks.
+        if isinstance(child, torch.nn.ModuleList) and not any(isinstance(element, _CONTAINERS) for element in child):
             yield child
         else:
             yield from _outermost_lists(child)
-
-
-def _is_container(module: torch.nn.Module) -> bool:
-    """Return whether a module has no forward of its own, so that only its elements can be blocks."""
-    return isinstance(module, torch.nn.ModuleList | torch.nn.ModuleDict)
 
 
 def _places(module: torch.nn.Module) -> Counter[int]:
@@ -209,10 +206,7 @@ def _bring_back(kept: torch.Tensor | _Kept) -> torch.Tensor:
     return kept
 
 
-def check_float8(settings: Training) -> None:
-    """Raise StepError, or SetupError for a missing package, where layers cannot multiply in float8."""
-    if not settings.float8:
-        return
+def _check_float8(settings: Training) -> None:
     if settings.precision != "bf16":
         raise StepError(f"--float8 needs --precision bf16 for everything else; found {settings.precision}")
     if settings.tuning != "full":

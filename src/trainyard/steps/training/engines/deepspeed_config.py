@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 from trainyard.settings.batch_arithmetic import BatchArithmetic
 from trainyard.settings.files import os_errors_name
 from trainyard.settings.steps.training import TrainDeepSpeed
+from trainyard.settings.suggestions import closest
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.files import parse_json
 
@@ -65,20 +65,26 @@ def read_deepspeed_config(settings: TrainDeepSpeed, batch: BatchArithmetic) -> d
     """Return the configuration for DeepSpeed. StepError names the file, the key, its value and what is expected."""
     file = settings.deepspeed_config
     config = read_config_file(file)
-    _refuse_unknown(file, config)
     required = _from_settings(settings, batch)
+    _refuse_unknown(file, config, known={*_PASSED_ON, *(path.split(".")[0] for path in required)})
     for path, value in _leaves(config):
-        if path in required:
-            _refuse_contradiction(file, path, value, *required[path])
-        if path in _ONLY and value != _AUTO and not _is_one_of(value, _ONLY[path][0]):
+        if value == _AUTO:
+            continue
+        if path in required and not _is_same(value, required[path][0]):
+            expected, source = required[path]
+            raise StepError(
+                f'{file}: {path} is {_json(value)}, but the step has {_json(expected)} ({source}); write "auto" there, '
+                "or change the step's setting"
+            )
+        if path in _ONLY and not any(_is_same(value, each) for each in _ONLY[path][0]):
             values, reason = _ONLY[path]
-            raise StepError(f"{file}: {path} is {_json(value)}; only {_one_of(values)} is supported: {reason}")
+            one_of = " or ".join(dict.fromkeys(map(_json, values)))
+            raise StepError(f"{file}: {path} is {_json(value)}; only {one_of} is supported: {reason}")
     resolved = _without_auto(config)
     for path, (value, _) in required.items():
         _set(resolved, path, value)
     resolved.setdefault("zero_optimization", {}).setdefault("stage", 0)
-    _refuse_fp32_sums_in_stage_1(file, resolved)
-    sum_in_fp32(resolved)
+    _sum_in_fp32(file, resolved)
     return resolved
 
 
@@ -109,22 +115,12 @@ def read_config_file(file: Path) -> dict[str, Any]:
     return config
 
 
-def _refuse_unknown(file: Path, config: Mapping[str, Any]) -> None:
-    known = {*_PASSED_ON, "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"}
-    known.add("gradient_clipping")
+def _refuse_unknown(file: Path, config: Mapping[str, Any], known: set[str]) -> None:
     for key in config:
         if key in _REFUSED:
             raise StepError(f"{file}: {key} is not supported: {_REFUSED[key]}; remove it")
         if key not in known:
             raise StepError(f"{file}: unknown key {key}{_did_you_mean(key, known)}")
-
-
-def _refuse_contradiction(file: Path, path: str, value: Any, required: Any, source: str) -> None:
-    if value != _AUTO and (value != required or isinstance(value, bool) != isinstance(required, bool)):
-        raise StepError(
-            f'{file}: {path} is {_json(value)}, but the step has {_json(required)} ({source}); write "auto" there, or '
-            "change the step's setting"
-        )
 
 
 def sums_micro_batches_in_bf16(config: Mapping[str, Any]) -> bool:
@@ -133,53 +129,42 @@ def sums_micro_batches_in_bf16(config: Mapping[str, Any]) -> bool:
     return bool(config["bf16"]["enabled"] and stage == 1 and accumulation > 1)
 
 
-def sum_in_fp32(config: dict[str, Any]) -> None:
+def _sum_in_fp32(file: Path, config: dict[str, Any]) -> None:
     """Sum over ranks, and over micro-batches, in fp32 where DeepSpeed can, as the other engines do, unless the
     configuration sets another type."""
     if not config["bf16"]["enabled"]:
         return
     stage = config["zero_optimization"]["stage"]
+    if stage == 1 and config.get("data_types", {}).get("grad_accum_dtype") == "fp32":
+        raise StepError(
+            f"{file}: data_types.grad_accum_dtype cannot be fp32 in ZeRO stage 1, which would need an optimizer that "
+            "the step does not use; use stage 2, or remove it"
+        )
     if stage > 0:
         config.setdefault("communication_data_type", "fp32")
     if stage in (2, 3):
         config.setdefault("data_types", {}).setdefault("grad_accum_dtype", "fp32")
 
 
-def _refuse_fp32_sums_in_stage_1(file: Path, config: Mapping[str, Any]) -> None:
-    is_stage_1 = config["zero_optimization"]["stage"] == 1
-    if is_stage_1 and config["bf16"]["enabled"] and config.get("data_types", {}).get("grad_accum_dtype") == "fp32":
-        raise StepError(
-            f"{file}: data_types.grad_accum_dtype cannot be fp32 in ZeRO stage 1, which would need an optimizer that "
-            "the step does not use; use stage 2, or remove it"
-        )
-
-
 def check_sections(file: Path, config: Mapping[str, Any]) -> None:
     """Check the sections against DeepSpeed's own schema, once it is imported. StepError names the key."""
     from deepspeed.runtime.precision_config import DeepSpeedBF16Config, DeepSpeedFP16Config
     from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
-
-    for name, description in (
-        ("zero_optimization", DeepSpeedZeroConfig),
-        ("bf16", DeepSpeedBF16Config),
-        ("fp16", DeepSpeedFP16Config),
-    ):
-        _check_section(file, name, config.get(name, {}), description)
-
-
-def _check_section(file: Path, name: str, section: Mapping[str, Any], model: Any) -> None:
     from pydantic import ValidationError
 
-    known = {field.alias or key for key, field in model.model_fields.items()} | set(model.model_fields)
-    for key in section:
-        if key not in known:
-            raise StepError(f"{file}: unknown key {name}.{key}{_did_you_mean(key, known)}")
-    try:
-        model(**section)
-    except ValidationError as failure:
-        first = failure.errors()[0]
-        path = ".".join([name, *(str(part) for part in first["loc"])])
-        raise StepError(f"{file}: {path} is {_json(first['input'])}: {first['msg']}") from None
+    models = {"zero_optimization": DeepSpeedZeroConfig, "bf16": DeepSpeedBF16Config, "fp16": DeepSpeedFP16Config}
+    for name, model in models.items():
+        section = config.get(name, {})
+        known = {field.alias or key for key, field in model.model_fields.items()} | set(model.model_fields)
+        for key in section:
+            if key not in known:
+                raise StepError(f"{file}: unknown key {name}.{key}{_did_you_mean(key, known)}")
+        try:
+            model(**section)
+        except ValidationError as failure:
+            first = failure.errors()[0]
+            path = ".".join([name, *(str(part) for part in first["loc"])])
+            raise StepError(f"{file}: {path} is {_json(first['input'])}: {first['msg']}") from None
 
 
 def _leaves(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -206,18 +191,14 @@ def _set(config: dict[str, Any], path: str, value: Any) -> None:
     config[key] = value
 
 
-def _is_one_of(value: Any, values: tuple[Any, ...]) -> bool:
-    """Return whether a value is one of these; true is not 1."""
-    return any(value == each and isinstance(value, bool) == isinstance(each, bool) for each in values)
-
-
-def _one_of(values: tuple[Any, ...]) -> str:
-    return " or ".join(dict.fromkeys(_json(value) for value in values))
+def _is_same(value: Any, other: Any) -> bool:
+    """Return whether two values are the same; true is not 1."""
+    return value == other and isinstance(value, bool) == isinstance(other, bool)
 
 
 def _did_you_mean(key: str, known: set[str]) -> str:
-    close = difflib.get_close_matches(key, sorted(known), n=1)
-    return f"; did you mean {close[0]}?" if close else f"; expected one of {', '.join(sorted(known))}"
+    close = closest(key, sorted(known))
+    return f"; did you mean {close}?" if close else f"; expected one of {', '.join(sorted(known))}"
 
 
 def _json(value: Any) -> str:

@@ -56,8 +56,8 @@ class FSDPEngine(Engine):
             raise StepError("--tuning qlora does not work with FSDP, which cannot shard 4-bit weights; use train_ddp")
         if settings.shard_size and batch.world_size % settings.shard_size:
             raise StepError(
-                f"--shard-size {settings.shard_size} does not divide the {batch.world_size} ranks; use "
-                f"{_in_words([size for size in range(1, batch.world_size + 1) if batch.world_size % size == 0])}"
+                f"--shard-size {settings.shard_size} does not divide the {batch.world_size} ranks; use one of "
+                f"{', '.join(str(size) for size in range(1, batch.world_size + 1) if batch.world_size % size == 0)}"
             )
 
     def __init__(self, parts: EngineParts) -> None:
@@ -112,24 +112,26 @@ class FSDPEngine(Engine):
     def fragments(self) -> list[Fragment]:
         """Return this rank's rows, of which each replica has a copy, and whole buffers."""
         replica, replicas = self.world.rank // self._shards, self.world.size // self._shards
-        rows = [
-            Fragment(
-                key,
-                tuple(sharded.shape),
-                self._first_element(sharded),
-                values.detach().view(-1),
-                is_frozen=not sharded.requires_grad,
-                copy=replica,
-                copies=replicas,
-            )
-            for name, sharded in self._sharded.items()
-            for key, values in self._tensors_of(name)
-        ]
-        steps = [
-            whole_tensor(f"{OPTIMIZER_KEY}{name}/step", self._optimizer.state[row]["step"])
-            for name, row in self._rows.items()
-            if row.requires_grad
-        ]
+        rows, steps = [], []
+        for name, sharded in self._sharded.items():
+            row = self._rows[name]
+            state = self._optimizer.state.get(row, {})
+            first_row, _ = self._shard.rows(sharded.shape[0])
+            moments = {f"{OPTIMIZER_KEY}{name}/{key}": state[key] for key in ("exp_avg", "exp_avg_sq") if key in state}
+            for key, values in {f"{MODEL_KEY}{name}": row, **moments}.items():
+                rows.append(
+                    Fragment(
+                        key,
+                        tuple(sharded.shape),
+                        first_row * math.prod(sharded.shape[1:]),
+                        values.detach().view(-1),
+                        is_frozen=not sharded.requires_grad,
+                        copy=replica,
+                        copies=replicas,
+                    )
+                )
+            if row.requires_grad:
+                steps.append(whole_tensor(f"{OPTIMIZER_KEY}{name}/step", state["step"]))
         return [*rows, *steps, *(whole_tensor(f"{MODEL_KEY}{name}", buffer) for name, buffer in self._buffers.items())]
 
     def fragments_restored(self) -> None:
@@ -145,20 +147,6 @@ class FSDPEngine(Engine):
         """Return, on rank 0, a new model in main memory with the trained weights; an empty one elsewhere."""
         own = [fragment for fragment in self.state() if fragment.copy == 0]
         return whole_model(self._parts.new_model, own, self.world, self._parts.still_at_work)
-
-    def _tensors_of(self, name: str) -> list[tuple[str, torch.Tensor]]:
-        """Return the rows of a parameter and of its AdamW state, by key."""
-        row = self._rows[name]
-        state = self._optimizer.state.get(row, {})
-        return [
-            (f"{MODEL_KEY}{name}", row),
-            *((f"{OPTIMIZER_KEY}{name}/{key}", state[key]) for key in ("exp_avg", "exp_avg_sq") if key in state),
-        ]
-
-    def _first_element(self, sharded: DTensor) -> int:
-        """Return this rank's first element."""
-        first_row, _ = self._shard.rows(sharded.shape[0])
-        return first_row * math.prod(sharded.shape[1:])
 
 
 def shard_to_evaluate(new_model: Callable[[], torch.nn.Module], world: World) -> torch.nn.Module:
@@ -183,10 +171,6 @@ def refuse_single_numbers(model: torch.nn.Module) -> None:
                 f"the parameter {name} is a scalar, which has no rows to shard; give it the shape (1,) in the model, "
                 "or use train_ddp"
             )
-
-
-def _in_words(numbers: list[int]) -> str:
-    return " or ".join(filter(None, [", ".join(map(str, numbers[:-1])), str(numbers[-1])]))
 
 
 def _mesh(world: World, shards: int) -> DeviceMesh:

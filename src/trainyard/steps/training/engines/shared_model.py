@@ -252,7 +252,11 @@ def gathered(fragments: Iterable[Fragment], world: World) -> Iterator[tuple[str,
     """Yield, on rank 0, each whole tensor with its key, in main memory; nothing elsewhere. Every rank iterates."""
     own = {fragment.key: fragment for fragment in fragments}
     by_rank: list[dict[str, _Range]] | None = [{}] * world.size if world.is_main else None
-    dist.gather_object({key: _range(fragment) for key, fragment in own.items()}, by_rank, dst=0)
+    ranges = {
+        key: _Range(each.shape, each.values.dtype, each.start, each.stop, each.is_replicated)
+        for key, each in own.items()
+    }
+    dist.gather_object(ranges, by_rank, dst=0)
     if by_rank is None:
         _send(own)
         return
@@ -269,10 +273,6 @@ def _send(own: Mapping[str, Fragment]) -> None:
     for key in sorted(own):
         if not own[key].is_replicated and own[key].values.numel():
             dist.send(own[key].values.cpu().contiguous(), dst=0)
-
-
-def _range(fragment: Fragment) -> _Range:
-    return _Range(fragment.shape, fragment.values.dtype, fragment.start, fragment.stop, fragment.is_replicated)
 
 
 def _receive(own: Fragment | None, held: Mapping[int, _Range]) -> torch.Tensor:
