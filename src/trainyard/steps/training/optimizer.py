@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +12,6 @@ import torch
 
 from trainyard.settings.steps.tasks import TaskSettings
 from trainyard.settings.steps.training import LEAST_NORM, Training
-from trainyard.steps.runtime.imports import from_extra, require_packages
 from trainyard.steps.training.precision import LossScale
 
 
@@ -33,73 +32,6 @@ class OptimizerSettings:
         return cls(settings.weight_decay, betas, task.adam_epsilon, settings.fused_optimizer, settings.optimizer)
 
 
-_Groups = list[dict[str, object]]
-"""Parameters and their weight decay."""
-
-
-def _adamw(groups: _Groups, settings: OptimizerSettings) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(groups, lr=0.0, betas=settings.betas, eps=settings.epsilon, fused=settings.fused)
-
-
-def _adafactor(groups: _Groups, settings: OptimizerSettings) -> torch.optim.Optimizer:
-    # Parameter by parameter: foreach would hold an estimate of every parameter at once, as large as what is saved.
-    return torch.optim.Adafactor(groups, lr=0.0, foreach=False)
-
-
-def _adamw8bit(groups: _Groups, settings: OptimizerSettings) -> torch.optim.Optimizer:
-    from torchao.optim import AdamW8bit
-
-    optimizer: torch.optim.Optimizer = AdamW8bit(groups, lr=0.0, betas=settings.betas, eps=settings.epsilon)
-    return optimizer
-
-
-def _adamw_state(optimizer: Any, parameter: torch.Tensor) -> dict[str, torch.Tensor]:
-    on_device = parameter.device if optimizer.defaults["fused"] else "cpu"
-    return {
-        "step": torch.zeros((), dtype=torch.float32, device=on_device),
-        "exp_avg": torch.zeros_like(parameter, memory_format=torch.preserve_format),
-        "exp_avg_sq": torch.zeros_like(parameter, memory_format=torch.preserve_format),
-    }
-
-
-def _adafactor_state(optimizer: Any, parameter: torch.Tensor) -> dict[str, torch.Tensor]:
-    step = torch.zeros((), dtype=torch.float32)
-    if parameter.dim() < 2:
-        return {"step": step, "variance": torch.zeros_like(parameter)}
-    rows, columns = parameter.detach()[..., :1], parameter.detach()[..., :1, :]
-    return {"step": step, "row_var": torch.zeros_like(rows), "col_var": torch.zeros_like(columns)}
-
-
-def _adamw8bit_state(optimizer: Any, parameter: torch.Tensor) -> dict[str, torch.Tensor]:
-    return {
-        "step": torch.zeros((), dtype=torch.float32),
-        "exp_avg": optimizer._new_buffer(parameter.detach(), True),
-        "exp_avg_sq": optimizer._new_buffer(parameter.detach(), False),
-    }
-
-
-@dataclass(frozen=True)
-class _Kind:
-    """How an optimizer is made, and the state that it would give a parameter in its first step."""
-
-    new: Callable[[_Groups, OptimizerSettings], torch.optim.Optimizer]
-    state: Callable[[Any, torch.Tensor], dict[str, torch.Tensor]]
-
-
-_KINDS: Mapping[str, _Kind] = {
-    "adamw": _Kind(_adamw, _adamw_state),
-    "adafactor": _Kind(_adafactor, _adafactor_state),
-    "adamw8bit": _Kind(_adamw8bit, _adamw8bit_state),
-}
-"""By the names that --optimizer has for them."""
-
-
-def require_optimizer(name: str) -> None:
-    """SetupError if the package of an optimizer is not installed."""
-    if name == "adamw8bit":
-        require_packages(f"--optimizer {name}", from_extra("torchao"), "torchao")
-
-
 def new_optimizer(parameters: Iterable[torch.nn.Parameter], settings: OptimizerSettings) -> torch.optim.Optimizer:
     """Return an optimizer with its state. Weight decay applies to matrices and convolutions, not biases and norms."""
     trained = [parameter for parameter in parameters if parameter.requires_grad]
@@ -115,16 +47,46 @@ def stateless_optimizer(
     decaying: list[torch.nn.Parameter], others: list[torch.nn.Parameter], settings: OptimizerSettings
 ) -> torch.optim.Optimizer:
     """Return an optimizer without state. The learning rate is set at each step."""
-    groups: _Groups = [
+    decays: list[dict[str, Any]] = [
         {"params": decaying, "weight_decay": settings.weight_decay},
         {"params": others, "weight_decay": 0.0},
     ]
-    return _KINDS[settings.name].new([group for group in groups if group["params"]], settings)
+    groups = [group for group in decays if group["params"]]
+    if settings.name == "adafactor":
+        # Parameter by parameter: foreach would hold an estimate of every parameter at once, as large as what is saved.
+        return torch.optim.Adafactor(groups, lr=0.0, foreach=False)
+    if settings.name == "adamw8bit":
+        from torchao.optim import AdamW8bit
+
+        optimizer: torch.optim.Optimizer = AdamW8bit(groups, lr=0.0, betas=settings.betas, eps=settings.epsilon)
+        return optimizer
+    return torch.optim.AdamW(groups, lr=0.0, betas=settings.betas, eps=settings.epsilon, fused=settings.fused)
 
 
-def begin_state(optimizer: torch.optim.Optimizer, parameter: torch.Tensor, settings: OptimizerSettings) -> None:
+def begin_state(optimizer: Any, parameter: torch.Tensor, settings: OptimizerSettings) -> None:
     """Create the state that a parameter would have before its first step, so that a checkpoint can be read into it."""
-    optimizer.state[parameter] = _KINDS[settings.name].state(optimizer, parameter)
+    step, values = torch.zeros((), dtype=torch.float32), parameter.detach()
+    if settings.name == "adamw8bit":
+        state = {
+            "step": step,
+            "exp_avg": optimizer._new_buffer(values, True),
+            "exp_avg_sq": optimizer._new_buffer(values, False),
+        }
+    elif settings.name == "adafactor" and values.dim() < 2:
+        state = {"step": step, "variance": torch.zeros_like(values)}
+    elif settings.name == "adafactor":
+        state = {
+            "step": step,
+            "row_var": torch.zeros_like(values[..., :1]),
+            "col_var": torch.zeros_like(values[..., :1, :]),
+        }
+    else:
+        state = {
+            "step": step.to(values.device) if settings.fused else step,
+            "exp_avg": torch.zeros_like(values),
+            "exp_avg_sq": torch.zeros_like(values),
+        }
+    optimizer.state[parameter] = state
 
 
 def gradient_seed(loss_sum: torch.Tensor, factor: float, loss_scale: LossScale) -> torch.Tensor:

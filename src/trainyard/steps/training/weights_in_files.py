@@ -20,7 +20,7 @@ WEIGHTS_FILE = "model.safetensors"
 WEIGHTS_INDEX = "model.safetensors.index.json"
 """Lists the files of weights that are spread over several."""
 
-_DTYPES = {
+DTYPES_IN_FILES = {
     "F64": torch.float64,
     "F32": torch.float32,
     "F16": torch.float16,
@@ -200,7 +200,7 @@ def _files_by_key(folder: Path) -> dict[str, Path]:
 def _first_floating_dtype(files: dict[str, Path]) -> torch.dtype:
     """Return what transformers loads a model as whose configuration says nothing: as the first floating tensor."""
     with safe_open(min(files.values()), framework="pt") as opened:
-        dtypes = (_DTYPES.get(opened.get_slice(key).get_dtype()) for key in opened.keys())  # noqa: SIM118
+        dtypes = (DTYPES_IN_FILES.get(opened.get_slice(key).get_dtype()) for key in opened.keys())  # noqa: SIM118
         return next(dtype for dtype in dtypes if dtype is not None and dtype.is_floating_point)
 
 
@@ -242,7 +242,7 @@ def _located(
             if tuple(part.get_shape()) != tuple(tensor.shape):
                 raise NotInFiles("of another shape")
             is_floating = tensor.is_floating_point()
-            in_file = _DTYPES.get(part.get_dtype())
+            in_file = DTYPES_IN_FILES.get(part.get_dtype())
             if in_file is None or in_file.is_floating_point != is_floating:
                 raise NotInFiles("of another type")
             rounded_to = dtype if is_floating else in_file

@@ -28,19 +28,9 @@ from trainyard.steps.training.checkpoints.commit import BrokenCheckpoint, Commit
 from trainyard.steps.training.engines.engine import Engine
 from trainyard.steps.training.fragments import Fragment
 from trainyard.steps.training.randomness import restore_random_state, seed_everything
+from trainyard.steps.training.weights_in_files import DTYPES_IN_FILES
 
-_TYPE_NAMES = {
-    torch.float64: "F64",
-    torch.float32: "F32",
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-    torch.int64: "I64",
-    torch.int32: "I32",
-    torch.int16: "I16",
-    torch.int8: "I8",
-    torch.uint8: "U8",
-    torch.bool: "BOOL",
-}
+_TYPE_NAMES = {dtype: name for name, dtype in DTYPES_IN_FILES.items()}
 _LENGTH_BYTES = 8
 RANDOM_PREFIX = "random/"
 """The prefix of keys that only one rank has: the state of its random number generators."""
@@ -66,9 +56,12 @@ def state_file_header(pieces: Sequence[Fragment]) -> bytes:
     for piece in pieces:
         name = f"{piece.key}[{piece.start}:{piece.stop}]"
         assert name not in entries, f"{name} occurs twice on one rank"
+        dtype = piece.values.dtype
+        if dtype not in _TYPE_NAMES:
+            raise StepError(f"{piece.key} has the type {dtype}, which checkpoints do not support")
         start, end = end, end + piece.values.nbytes
         entries[name] = {
-            "dtype": _type_name(piece),
+            "dtype": _TYPE_NAMES[dtype],
             "shape": [piece.values.numel()],
             "data_offsets": [start, end],
         }
@@ -81,13 +74,6 @@ def state_file_header(pieces: Sequence[Fragment]) -> bytes:
 def shape_text(shape: Sequence[int]) -> str:
     """Return a tensor's shape as in `__metadata__`: `64,3,7,7`; empty for a scalar."""
     return ",".join(map(str, shape))
-
-
-def _type_name(piece: Fragment) -> str:
-    try:
-        return _TYPE_NAMES[piece.values.dtype]
-    except KeyError:
-        raise StepError(f"{piece.key} has the type {piece.values.dtype}, which checkpoints do not support") from None
 
 
 def share_to_write(fragments: Sequence[Fragment], rank: int, world_size: int) -> list[Fragment]:
@@ -219,10 +205,6 @@ class _SavedTensor:
     pieces: list[tuple[int, int, Any]] = field(default_factory=list)
     """Start, stop, and the slice of the file."""
 
-    def from_position(self, position: int) -> tuple[int, int, Any] | None:
-        """Return a piece that holds this element, or None."""
-        return next((piece for piece in self.pieces if piece[0] <= position < piece[1]), None)
-
 
 class StateReader:
     """Reads any range of any tensor of a checkpoint, opening no more state files than needed.
@@ -258,9 +240,10 @@ class StateReader:
 
     def _find(self, key: str, position: int) -> tuple[_SavedTensor, int, int, Any]:
         while True:
-            saved = self._tensors.get(key)
-            if saved is not None and (piece := saved.from_position(position)) is not None:
-                return saved, *piece
+            if (saved := self._tensors.get(key)) is not None:
+                for start, stop, file_slice in saved.pieces:
+                    if start <= position < stop:
+                        return saved, start, stop, file_slice
             if not self._unopened:
                 raise BrokenCheckpoint(f"{self._folder} lacks {key} from element {position} on")
             self._open(self._unopened.pop(0))

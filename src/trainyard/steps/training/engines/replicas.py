@@ -14,10 +14,11 @@ from torch.nn.parallel import DistributedDataParallel
 from trainyard.settings.batch_arithmetic import BatchArithmetic
 from trainyard.settings.steps.training import TrainDDP, Training, TrainSingle
 from trainyard.steps.runtime.errors import SetupError, StepError
+from trainyard.steps.runtime.imports import from_extra, require_packages
 from trainyard.steps.training.engines.blocks import prepare_blocks
 from trainyard.steps.training.engines.engine import Engine, EngineParts
 from trainyard.steps.training.fragments import Fragment, refuse_other_layouts, replicated_state
-from trainyard.steps.training.optimizer import new_optimizer, optimizer_step, require_optimizer
+from trainyard.steps.training.optimizer import new_optimizer, optimizer_step
 from trainyard.steps.training.precision import LossScale
 
 _UNFINISHED = "Expected to have finished reduction in the prior iteration"
@@ -29,8 +30,9 @@ class ReplicaEngine(Engine):
 
     @classmethod
     def check(cls, settings: Training, batch: BatchArithmetic) -> None:
-        """Require the optimizer's package."""
-        require_optimizer(settings.optimizer)
+        """SetupError if the optimizer's package is not installed."""
+        if settings.optimizer == "adamw8bit":
+            require_packages("--optimizer adamw8bit", from_extra("torchao"), "torchao")
 
     def __init__(self, parts: EngineParts) -> None:
         self.world, settings = parts.world, parts.settings
