@@ -13,7 +13,7 @@ from trainyard.settings.files import describe_os_error
 from trainyard.settings.steps.training import Training
 from trainyard.steps.runtime.errors import LOST_EXIT_CODE, LostConnection, StepError
 from trainyard.steps.runtime.flags import GivenSettings, parse_flags, parse_task_flags
-from trainyard.steps.runtime.siblings import watch_siblings
+from trainyard.steps.runtime.rank_variables import watch_siblings
 from trainyard.steps.runtime.watcher import end_with_watcher, is_worker, own_command, run_watched
 
 Config = TypeVar("Config")

@@ -4,7 +4,6 @@ imported."""
 from __future__ import annotations
 
 import argparse
-import difflib
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any, Generic, NoReturn, TypeVar
 
 from trainyard.settings.step_fields import StepField, flag_of, step_fields
+from trainyard.settings.suggestions import closest
 from trainyard.settings.task_fields import TaskError, fields_with_task
 from trainyard.settings.written_settings import (
     SettingValue,
@@ -61,24 +61,18 @@ def parse_flags(config_class: type[Config], program: str, arguments: Sequence[st
     `program` is the module to run, as in `trainyard.steps.train_ddp`. Abbreviations are rejected, so that a new flag
     never changes the meaning of an old command. Exits with 2 and one line on a wrong or missing flag, key or value.
     """
-    return _parse(config_class, program, arguments, with_task=False).step
+    return parse_task_flags(config_class, program, arguments, with_task=False).step
 
 
 def parse_task_flags(
-    config_class: type[Config], program: str, arguments: Sequence[str] | None = None
+    config_class: type[Config], program: str, arguments: Sequence[str] | None = None, *, with_task: bool = True
 ) -> GivenSettings[Config]:
     """Return the config of a step with a task, those of the task's settings that are given, and where each was given.
 
-    The task decides which other flags and keys there are; `--help` shows those of the task beside the step's own.
-    Exits with 2 as `parse_flags` does, also on a flag or a key of another task.
+    Each setting is taken from where it counts most: overrides, flags, the settings file, its default. The task decides
+    which other flags and keys there are; `--help` shows those of the task beside the step's own. Exits with 2 as
+    `parse_flags` does, also on a flag or a key of another task.
     """
-    return _parse(config_class, program, arguments, with_task=True)
-
-
-def _parse(
-    config_class: type[Config], program: str, arguments: Sequence[str] | None, *, with_task: bool
-) -> GivenSettings[Config]:
-    """Return each setting from where it counts most: overrides, flags, the settings file, its default."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     own = step_fields(config_class)
     parser = _new_parser(config_class, program, own)
@@ -215,10 +209,8 @@ def _refuse_unknown_flags(parser: _StepParser, arguments: list[str], task: str |
             parser.error(f"{flag} is a setting of a task, and --task is not given; {belongs}")
         if owners:
             parser.error(f"unknown flag {flag} for the task {task}; {belongs}")
-        close = difflib.get_close_matches(flag, known, n=1) or difflib.get_close_matches(
-            flag.replace("_", "-").lower(), known, n=1
-        )
-        parser.error(f"unknown flag {flag}" + (f"; did you mean {close[0]}?" if close else ""))
+        meant = closest(flag, known)
+        parser.error(f"unknown flag {flag}" + (f"; did you mean {meant}?" if meant else ""))
 
 
 def _value_name(field: StepField) -> str:
@@ -236,20 +228,16 @@ def _help(field: StepField) -> str:
 
 def _converter(field: StepField) -> Callable[[str], Value]:
     """Return a function from the flag's text to its value; its errors name the value and what is expected."""
-    if field.kind == "parameter":
-        return lambda text: _value(field, text)
-    return lambda text: _path(field, text)
 
+    def converted(text: str) -> Value:
+        if field.kind != "parameter":
+            if not text:
+                what = "file" if field.type == "uri_file" else "folder"
+                raise argparse.ArgumentTypeError(f"expected a {what}, got an empty name")
+            return Path(text)
+        try:
+            return value_of_text(field, text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
 
-def _path(field: StepField, text: str) -> Path:
-    if not text:
-        what = "file" if field.type == "uri_file" else "folder"
-        raise argparse.ArgumentTypeError(f"expected a {what}, got an empty name")
-    return Path(text)
-
-
-def _value(field: StepField, text: str) -> Value:
-    try:
-        return value_of_text(field, text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+    return converted

@@ -23,8 +23,7 @@ from typing import NoReturn
 from torch._C._distributed_c10d import HashStore, PrefixStore, Store, TCPStore
 
 from trainyard.steps.runtime.errors import StepError
-from trainyard.steps.runtime.rank_variables import RankVariables, attempt_of_ranks
-from trainyard.steps.runtime.siblings import watch_siblings
+from trainyard.steps.runtime.rank_variables import RankVariables, attempt_of_ranks, watch_siblings
 
 _PAUSE_SECONDS = 0.2
 _FOR_OTHERS_TO_READ_SECONDS = 3.0

@@ -1,4 +1,5 @@
-"""Which of the processes that train together this one is, read from the variables of whatever started it.
+"""Which of the processes that train together this one is, and which ran beside it, read from the variables of whatever
+started them.
 
 Azure ML with `distribution: type: pytorch`, torchrun, and most other launchers set torch's variables; Azure ML with
 `type: mpi` starts processes with Open MPI; Slurm has its own. One launcher may start another, once per node.
@@ -8,8 +9,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from trainyard.steps.runtime.errors import SetupError
 
@@ -17,6 +21,11 @@ MASTER_PORT = 6105
 """The port that Azure ML itself gives to `type: pytorch`; taken where a launcher names none."""
 _TORCH_NAMES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _THIS_MACHINE = "127.0.0.1"
+_LOOK_EVERY_SECONDS = 0.25
+_GONE_SECONDS = 3.0
+"""A rank may be started again at once, for example by a wrapper."""
+_SAME_JOB = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE")
+_PROCESSES = Path("/proc")
 
 
 @dataclass(frozen=True)
@@ -51,9 +60,6 @@ class _Launcher:
     rank: str
     world_size: str
     local_rank: str
-
-    def started(self, environment: Mapping[str, str]) -> bool:
-        return bool(environment.get(self.rank)) and bool(environment.get(self.world_size))
 
 
 # OMPI_COMM_WORLD_NODE_RANK is not the node's: it counts the processes within a node.
@@ -118,7 +124,7 @@ def _of_torch(environment: Mapping[str, str], node_count: int | None = None) -> 
 
 
 def _of_open_mpi(environment: Mapping[str, str]) -> RankVariables | None:
-    if not _OPEN_MPI.started(environment):
+    if not (environment.get(_OPEN_MPI.rank) and environment.get(_OPEN_MPI.world_size)):
         return None
     per_node = _whole_number(environment, "OMPI_COMM_WORLD_LOCAL_SIZE", 1)
     found = _place(environment, _OPEN_MPI, per_node)
@@ -140,7 +146,7 @@ def _of_open_mpi(environment: Mapping[str, str]) -> RankVariables | None:
 
 def _of_slurm(environment: Mapping[str, str]) -> RankVariables | None:
     # Only srun sets a step: a batch script has the other variables too, though it is a single process.
-    if not (_SLURM.started(environment) and environment.get("SLURM_STEP_ID")):
+    if not all(environment.get(name) for name in (_SLURM.rank, _SLURM.world_size, "SLURM_STEP_ID")):
         return None
     nodes = _whole_number(environment, "SLURM_STEP_NUM_NODES", _whole_number(environment, "SLURM_JOB_NUM_NODES", 1))
     per_node = max(1, _whole_number(environment, "SLURM_NTASKS") // max(1, nodes))
@@ -165,9 +171,7 @@ def _meeting(environment: Mapping[str, str], found: RankVariables, host: str | N
             f"({who_sets_it}); set MASTER_ADDR"
         )
     port = _whole_number(environment, "MASTER_PORT", MASTER_PORT)
-    return RankVariables(
-        found.rank, found.local_rank, found.world_size, found.node_count, host, port, launcher=found.launcher
-    )
+    return replace(found, master_address=host, master_port=port)
 
 
 def _first_host(names: str) -> str:
@@ -215,3 +219,67 @@ def _whole_number(environment: Mapping[str, str], name: str, default: int | None
         return int(text or "")
     except ValueError:
         raise SetupError(f"the environment variable {name}={text!r} is not a whole number") from None
+
+
+class SiblingWatch:
+    """Watches in a thread, until closed, which ranks have processes on this node: one that ends before it joins the
+    others could be reported by no process group.
+
+    The kernel shows each process's environment to its user. Without /proc no ranks are seen. Only the standard library
+    is used: watching begins before torch is imported, which takes seconds.
+    """
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._job = {name: environment[name] for name in _SAME_JOB if name in environment}
+        self._own_rank = environment.get("RANK")
+        self._seen: dict[int, float] = {}
+        """When each rank was last seen."""
+        self._last_look = time.monotonic()
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="siblings", daemon=True)
+        if len(self._job) == len(_SAME_JOB):
+            self._look()
+            self._thread.start()
+
+    def gone(self) -> list[int]:
+        """Return the ranks that ran on this node and do so no longer."""
+        seen, last_look = dict(self._seen), self._last_look
+        return sorted(rank for rank, moment in seen.items() if last_look - moment >= _GONE_SECONDS)
+
+    def close(self) -> None:
+        """Stop watching."""
+        self._closed.set()
+
+    def _run(self) -> None:
+        while not self._closed.wait(_LOOK_EVERY_SECONDS):
+            self._look()
+
+    def _look(self) -> None:
+        now = time.monotonic()
+        for rank in _ranks_running(self._job):
+            if str(rank) != self._own_rank:
+                self._seen[rank] = now
+        self._last_look = now
+
+
+def _ranks_running(job: Mapping[str, str]) -> Iterator[int]:
+    """Yield the rank of each process on this node that belongs to the job and has not ended."""
+    expected = {f"{name}={value}".encode() for name, value in job.items()}
+    for process in _PROCESSES.glob("[0-9]*"):
+        try:
+            variables = (process / "environ").read_bytes().split(b"\0")
+        except OSError:
+            continue  # another user's, or it has just ended
+        if expected <= set(variables):
+            yield from (int(text[5:]) for text in variables if text.startswith(b"RANK=") and text[5:].isdigit())
+
+
+_watch: SiblingWatch | None = None
+
+
+def watch_siblings() -> SiblingWatch:
+    """Return this process's watch, which begins with the first call."""
+    global _watch
+    if _watch is None:
+        _watch = SiblingWatch(os.environ)
+    return _watch
