@@ -27,3 +27,8 @@ class SetupError(StepError):
     """What a step runs in is not what it needs: a package is missing, or launchers contradict each other."""
 
     exit_code = 2
+
+
+def first_line(failure: BaseException) -> str:
+    """Return the first line of an error's message; its type where it has none."""
+    return next(iter(str(failure).splitlines()), "") or type(failure).__name__

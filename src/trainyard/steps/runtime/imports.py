@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from trainyard.steps.runtime.errors import SetupError, StepError
+from trainyard.steps.runtime.errors import SetupError, StepError, first_line
 from trainyard.steps.runtime.files import parse_json
 
 
@@ -24,10 +24,9 @@ def require_packages(what: str, how_to_install: str, *names: str) -> None:
             # A ValueError if it was built for another numpy, a TypeError for another protobuf, an OSError without MPI.
             package = name.partition(".")[0]
             number = python_and_packages([package]).get(package, "")
-            problem = next(iter(str(failure).splitlines()), "")
             raise SetupError(
                 f"{what} cannot import {package} {number}, which does not fit the packages installed beside it "
-                f"({problem}); {how_to_install}"
+                f"({first_line(failure)}); {how_to_install}"
             ) from None
 
 

@@ -23,14 +23,13 @@ from typing import NoReturn
 from torch._C._distributed_c10d import HashStore, PrefixStore, Store, TCPStore
 
 from trainyard.steps.runtime.errors import StepError
-from trainyard.steps.runtime.rank_variables import RankVariables, attempt_of_ranks, watch_siblings
+from trainyard.steps.runtime.rank_variables import RankVariables, attempt_of_ranks, ranks_in_words, watch_siblings
 
 _PAUSE_SECONDS = 0.2
 _FOR_OTHERS_TO_READ_SECONDS = 3.0
 """How long rank 0, which hosts the store, outlives a failed meeting."""
 _PART_FOR_REACHING = 0.5
 """Of the time that is left: the rest is for saying who was not reached."""
-_NAMED_RANKS = 8
 _GLOO_VARIABLE = "GLOO_SOCKET_IFNAME"
 _ELSEWHERE = "192.0.2.1"
 """An address of nobody (RFC 5737): the route to it is the default route."""
@@ -179,17 +178,15 @@ class Meeting:
 
     def _fail_for_missing(self) -> None:
         missing = [rank for rank in range(self._variables.world_size) if not self._board.check([str(rank)])]
-        more = f" and {len(missing) - _NAMED_RANKS} more" if len(missing) > _NAMED_RANKS else ""
         self._fail(
-            f"rank {', '.join(map(str, missing[:_NAMED_RANKS]))}{more} of {self._variables.world_size} did not come to "
+            f"{ranks_in_words(missing)} of {self._variables.world_size} did not come to "
             f"{self._master[0]}:{self._master[1]} (MASTER_ADDR:MASTER_PORT) within {self._timeout.total_seconds():.0f} "
             "seconds (--process-group-timeout-seconds)"
         )
 
     def _ended(self, gone: list[int]) -> str:
-        ranks = ("rank " if len(gone) == 1 else "ranks ") + ", ".join(map(str, gone))
         return (
-            f"{ranks} of {self._variables.world_size} on {self._host} ended before joining the others; "
+            f"{ranks_in_words(gone)} of {self._variables.world_size} on {self._host} ended before joining the others; "
             "the log of that process says why"
         )
 
@@ -220,7 +217,8 @@ def choose_gloo_interface(master_address: str) -> str | None:
     if given in addresses:
         return addresses[given]
     address = _address_towards(master_address)
-    if address is None or (_is_loopback(address) and not _names_loopback(master_address)):
+    is_on_this_machine = master_address == "localhost" or _is_loopback(master_address)
+    if address is None or (_is_loopback(address) and not is_on_this_machine):
         # A name of this machine's own may lead to the loopback interface here, and to another address elsewhere.
         address = _address_towards(_ELSEWHERE) or next((a for a in addresses.values() if not _is_loopback(a)), address)
     found = next((name for name, own in addresses.items() if own == address), None)
@@ -253,10 +251,6 @@ def _interfaces() -> Iterator[tuple[str, str]]:
 
 def _is_loopback(address: str) -> bool:
     return address.startswith("127.")
-
-
-def _names_loopback(master_address: str) -> bool:
-    return master_address == "localhost" or _is_loopback(master_address)
 
 
 def open_store(

@@ -11,7 +11,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -24,6 +24,7 @@ _THIS_MACHINE = "127.0.0.1"
 _LOOK_EVERY_SECONDS = 0.25
 _GONE_SECONDS = 3.0
 """A rank may be started again at once, for example by a wrapper."""
+_NAMED_RANKS = 8
 _SAME_JOB = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE")
 _PROCESSES = Path("/proc")
 
@@ -71,6 +72,13 @@ def attempt_of_ranks() -> str:
     """Return the number of the attempt, where something that outlives the ranks starts them again: torchrun's agent, or
     a watcher. What an earlier attempt left in their common store is not this one's."""
     return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+
+
+def ranks_in_words(ranks: Sequence[int]) -> str:
+    """Return `rank 3`, `ranks 1, 4`, and of many the first few and how many more."""
+    named = ", ".join(map(str, ranks[:_NAMED_RANKS]))
+    more = f" and {len(ranks) - _NAMED_RANKS} more" if len(ranks) > _NAMED_RANKS else ""
+    return f"rank{'s' if len(ranks) > 1 else ''} {named}{more}"
 
 
 def read_rank_variables(environment: Mapping[str, str]) -> RankVariables:

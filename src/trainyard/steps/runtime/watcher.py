@@ -19,7 +19,7 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from trainyard.steps.runtime.errors import LOST_EXIT_CODE, STOPPED_EXIT_CODE, SetupError
+from trainyard.steps.runtime.errors import LOST_EXIT_CODE, STOPPED_EXIT_CODE, SetupError, first_line
 from trainyard.steps.runtime.rank_variables import RankVariables, read_rank_variables
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class _Watcher:
                 self._board = self._board or self._open_board()
                 verdict = self._follow(self._board, worker, attempt)
             except RuntimeError as failure:
-                verdict = f"fail the watcher of rank 0 does not answer: {str(failure).splitlines()[0]}"
+                verdict = f"fail the watcher of rank 0 does not answer: {first_line(failure)}"
             code = worker.poll()
             if code is None or verdict.startswith("restart"):
                 worker.kill()

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
-from trainyard.steps.runtime.errors import LostConnection, StepError
+from trainyard.steps.runtime.errors import LostConnection, StepError, first_line
 from trainyard.steps.runtime.imports import python_and_packages
 from trainyard.steps.runtime.long_work import peak_resident_bytes, usable_processors
 from trainyard.steps.runtime.meeting import HashStore, Meeting
@@ -55,7 +55,9 @@ class World:
         self.rank, self.size = variables.rank, variables.world_size
         self.local_rank = variables.local_rank
         self.device = _own_device(variables)
-        self._set_threads(variables)
+        if not os.environ.get("OMP_NUM_THREADS"):
+            # The node's processors are divided among its processes.
+            torch.set_num_threads(max(1, usable_processors() // variables.processes_per_node))
         self.timeout = timedelta(seconds=timeout_seconds)
         """How long a rank waits for the others."""
         _join(variables, self.device, self.timeout)
@@ -129,11 +131,6 @@ class World:
             _LEFT_GROUPS.append(list(dist.distributed_c10d._world.pg_map))
             dist.destroy_process_group()
 
-    def _set_threads(self, variables: RankVariables) -> None:
-        """Divide the node's processors among its processes, unless OMP_NUM_THREADS is set."""
-        if not os.environ.get("OMP_NUM_THREADS"):
-            torch.set_num_threads(max(1, usable_processors() // variables.processes_per_node))
-
 
 def join_world(timeout_seconds: int, environment: Mapping[str, str] | None = None) -> World:
     """Join the world that the environment describes. StepError if that fails."""
@@ -173,7 +170,7 @@ def _why_not_joined(variables: RankVariables, timeout: timedelta, failure: Excep
         return f"rank 0 cannot listen on {address} (MASTER_ADDR:MASTER_PORT): another process uses the port"
     return (
         f"rank {variables.rank} of {variables.world_size} met no others at {address} (MASTER_ADDR:MASTER_PORT) within "
-        f"{timeout.total_seconds():.0f} seconds (--process-group-timeout-seconds): {_first_line(failure)}"
+        f"{timeout.total_seconds():.0f} seconds (--process-group-timeout-seconds): {first_line(failure)}"
     )
 
 
@@ -186,12 +183,8 @@ def lost_connections_explained(rank: int) -> Iterator[None]:
         if not (isinstance(failure, dist.DistError) or any(word in str(failure) for word in _LOST_CONNECTION_WORDS)):
             raise
         raise LostConnection(
-            f"rank {rank} lost its connection to another rank, or waited too long for it: {_first_line(failure)}"
+            f"rank {rank} lost its connection to another rank, or waited too long for it: {first_line(failure)}"
         ) from None
-
-
-def _first_line(failure: BaseException) -> str:
-    return next(iter(str(failure).splitlines()), type(failure).__name__)
 
 
 def set_gpu_defaults(environment: MutableMapping[str, str], *, deterministic: bool) -> None:

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 
 from trainyard.settings.steps.training import Training
 from trainyard.steps.data.dataset.manifest import Manifest
-from trainyard.steps.runtime.errors import StepError
+from trainyard.steps.runtime.errors import StepError, first_line
 from trainyard.steps.runtime.files import find_model
 from trainyard.steps.runtime.imports import from_extra, require_packages
 from trainyard.steps.runtime.world import World
@@ -82,7 +82,7 @@ def new_model(task: Task, settings: Training) -> torch.nn.Module:
         with _needless_warnings_hidden():
             inject_adapter_in_model(config, model, _NAME)
     except ValueError as failure:
-        raise StepError(f"--lora-targets {settings.lora_targets}: {str(failure).splitlines()[0]}") from None
+        raise StepError(f"--lora-targets {settings.lora_targets}: {first_line(failure)}") from None
     return model
 
 
@@ -228,4 +228,4 @@ def _with_adapters(model: torch.nn.Module, folder: Path) -> Any:
         with _needless_warnings_hidden():
             return PeftModel.from_pretrained(model, folder)
     except (ValueError, RuntimeError, KeyError, SafetensorError) as failure:
-        raise StepError(f"the adapters in {folder} do not fit the model: {str(failure).splitlines()[0]}") from None
+        raise StepError(f"the adapters in {folder} do not fit the model: {first_line(failure)}") from None

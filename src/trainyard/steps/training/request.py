@@ -15,6 +15,7 @@ from trainyard.settings.steps.training import Training
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.files import find_model
 from trainyard.steps.runtime.flags import GivenSettings
+from trainyard.steps.runtime.rank_variables import ranks_in_words
 from trainyard.steps.runtime.world import World
 from trainyard.steps.training.adapters import check_tuning
 from trainyard.steps.training.engines.blocks import check_blocks
@@ -27,8 +28,6 @@ from trainyard.steps.training.tasks.chosen import ChosenTask, choose_task
 from trainyard.steps.training.tasks.task import Task
 from trainyard.steps.training.used_settings import UsedSettings
 from trainyard.steps.training.validation import check_validation
-
-_NAMED_RANKS = 8
 
 
 @dataclass(frozen=True)
@@ -147,7 +146,7 @@ def require_same_settings(request: CheckedRequest, world: World) -> None:
         for rank, values in enumerate(by_rank):
             ranks_with.setdefault(repr(values.get(name)), []).append(rank)
         if len(ranks_with) > 1:
-            values_by_rank = (f"{value} on {_ranks_in_words(ranks)}" for value, ranks in ranks_with.items())
+            values_by_rank = (f"{value} on {ranks_in_words(ranks)}" for value, ranks in ranks_with.items())
             differing.append(f"{name} is {', '.join(values_by_rank)}")
     raise StepError(f"ranks were started differently: {'; '.join(differing)}; start all with the same command")
 
@@ -158,8 +157,3 @@ def _same_on_all_ranks(request: CheckedRequest) -> dict[str, Any]:
     files = {name: value for name, value in used.values().items() if isinstance(value, Path) and value.is_file()}
     contents = {name: file_sha256(file) for name, file in files.items()}
     return {**used.values("identity", "numbers", "nothing"), **contents, "dataset": request.data.digest()}
-
-
-def _ranks_in_words(ranks: list[int]) -> str:
-    named = ", ".join(map(str, ranks[:_NAMED_RANKS])) + (" …" if len(ranks) > _NAMED_RANKS else "")
-    return f"rank {named}" if len(ranks) == 1 else f"ranks {named}"

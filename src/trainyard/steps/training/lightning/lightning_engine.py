@@ -14,7 +14,7 @@ from lightning.pytorch.plugins import CheckpointIO
 
 from trainyard.settings.batch_arithmetic import BatchArithmetic
 from trainyard.settings.steps.training import Training, TrainLightning
-from trainyard.steps.runtime.errors import StepError
+from trainyard.steps.runtime.errors import StepError, first_line
 from trainyard.steps.training.checkpoints.state_files import open_state_file
 from trainyard.steps.training.engines.blocks import prepare_blocks
 from trainyard.steps.training.engines.engine import Engine, EngineParts, refuse_adapters, refuse_other_optimizers
@@ -137,7 +137,7 @@ class LightningEngine(Engine):
         except Exception as failure:  # torch raises all kinds
             raise StepError(
                 "Lightning's checkpoint cannot be read without running code from it: save plain values in hparams and "
-                f"on_save_checkpoint ({str(failure).splitlines()[0]})"
+                f"on_save_checkpoint ({first_line(failure)})"
             ) from None
         self.checkpoint_io.checkpoint = checkpoint
 

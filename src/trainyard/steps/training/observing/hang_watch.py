@@ -18,7 +18,7 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -26,9 +26,9 @@ from typing import Any, NoReturn, TextIO
 
 import torch
 
-from trainyard.steps.runtime.errors import StepError
+from trainyard.steps.runtime.errors import StepError, first_line
 from trainyard.steps.runtime.meeting import PrefixStore, Store, open_store
-from trainyard.steps.runtime.rank_variables import RankVariables, attempt_of_ranks
+from trainyard.steps.runtime.rank_variables import RankVariables, attempt_of_ranks, ranks_in_words
 
 _PART_OF_TIMEOUT = 0.5
 _PART_IN_LONG_WORK = 0.9
@@ -124,7 +124,7 @@ class HangWatch:
 
     def failed(self, failure: Exception) -> None:
         """Note why this rank ends; `close` tells the others."""
-        self._failure = next(iter(str(failure).splitlines()), "") or type(failure).__name__
+        self._failure = first_line(failure)
 
     def close(self) -> None:
         """Stop watching."""
@@ -250,11 +250,11 @@ def late_ranks(places: Mapping[int, Place | None]) -> str:
     """Return in words which ranks are behind the others."""
     behind = ranks_behind(places)
     if places[behind[0]] is None:
-        return f"no word from {_ranks(behind)}"
+        return f"no word from {ranks_in_words(behind)}"
     if len(behind) == len(places):
         return f"all ranks are at {places[0]}"
     ahead = max(places.values(), key=_position)
-    return f"late: {_ranks(behind)}, at {places[behind[0]]}; others are at {ahead}"
+    return f"late: {ranks_in_words(behind)}, at {places[behind[0]]}; others are at {ahead}"
 
 
 def ranks_behind(places: Mapping[int, Place | None]) -> list[int]:
@@ -267,25 +267,17 @@ def _position(place: Place | None) -> tuple[int, int]:
     return (-1, -1) if place is None else (place.step, place.stage)
 
 
-def _ranks(ranks: list[int]) -> str:
-    return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(str(rank) for rank in ranks)
-
-
 def _publish(store: Store | None, rank: int, place: Place) -> None:
     if store is not None:
-        try:
+        with suppress(RuntimeError):  # rank 0 is gone: the process group notices soon
             store.set(str(rank), json.dumps([place.step, place.stage, place.doing]))
-        except RuntimeError:
-            return  # rank 0 is gone: the process group notices soon
 
 
 def _publish_failure(store: Store | None, rank: int, failure: str) -> None:
     """Publish why this rank ends, unless another has ended before, which is then the cause."""
     if store is not None:
-        try:
+        with suppress(RuntimeError):  # rank 0 is gone, which the others see as well
             store.compare_set(_FAILURE, "", f"rank {rank} failed: {failure}")
-        except RuntimeError:
-            return  # rank 0 is gone, which the others see as well
 
 
 def _published(store: Store, size: int) -> dict[int, Place | None]:

@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from trainyard.steps.runtime.errors import first_line
+
 _CLOSE_SECONDS = 30.0
 _BATCH_ENTRIES = 200
 """Azure ML accepts at most 250 rows in a batch."""
@@ -74,13 +76,9 @@ class MlflowLog:
                     failed_in_a_row += 1
                     if failed_in_a_row == _MOST_FAILURES:
                         raise
-                    print(f"MLflow: cannot log {kind}: {_in_one_line(failure)}", flush=True)
+                    print(f"MLflow: cannot log {kind}: {type(failure).__name__}: {first_line(failure)}", flush=True)
         except Exception as failure:  # whatever goes wrong with a tracking server, the training continues
-            print(f"MLflow: no more logging: {_in_one_line(failure)}", flush=True)
-
-
-def _in_one_line(failure: Exception) -> str:
-    return f"{type(failure).__name__}: {next(iter(str(failure).splitlines()), '')}"
+            print(f"MLflow: no more logging: {type(failure).__name__}: {first_line(failure)}", flush=True)
 
 
 def open_client() -> tuple[Any, Any]:

@@ -103,16 +103,14 @@ class Mixing:
         share, which, down, right = _uniform(draws, _MIXING)
         mixup, cutmix = self._alphas
         is_cut = which < (0.5 if mixup and cutmix else float(cutmix > 0))
-        blended, kept = (self._quantiles(number, images.device)[_index(share)] for number in (0, 1))
+        index = (share * (1 << _BITS)).long()
+        blended, kept = (table.to(images.device)[index] for table in self._tables)
         side = (1 - kept).sqrt()
         is_cut_out = _between(height, down, side)[:, :, None] & _between(width, right, side)[:, None, :]
         own = torch.where(is_cut[:, None, None], (~is_cut_out).float(), blended[:, None, None])
         images = images.float()
         mixed = own[:, None] * images + (1 - own[:, None]) * partners_of(images)
         return mixed, own.mean(dim=(1, 2))
-
-    def _quantiles(self, number: int, device: torch.device) -> torch.Tensor:
-        return self._tables[number].to(device)
 
     @cached_property
     def _tables(self) -> list[torch.Tensor]:
@@ -130,10 +128,6 @@ def _beta_quantiles(alpha: float) -> Any:
     if alpha == 0:
         return np.ones(1 << _BITS, dtype=np.float32)
     return np.sort(np.random.default_rng(0).beta(alpha, alpha, 1 << _BITS)).astype(np.float32)
-
-
-def _index(uniform: torch.Tensor) -> torch.Tensor:
-    return (uniform * (1 << _BITS)).long()
 
 
 def _between(side: int, centre: torch.Tensor, share: torch.Tensor) -> torch.Tensor:

@@ -132,7 +132,7 @@ class Task(ABC):
     def load_model(self, folder: Path) -> torch.nn.Module:
         """Return the model that `save_model` wrote: by default a new model with the weights."""
         model = self.new_model()
-        model.load_state_dict(_read_tensors(folder / "model.safetensors", torch.device("cpu")))
+        model.load_state_dict(_read_tensors(folder / "model.safetensors"))
         return model
 
     def sample(self, model: torch.nn.Module, request: SampleRequest) -> Sample | None:
@@ -184,9 +184,9 @@ def _write_tensors(file: Path, tensors: dict[str, torch.Tensor]) -> None:
         raise StepError(f"cannot write {file}: {failure}") from None
 
 
-def _read_tensors(file: Path, device: torch.device) -> dict[str, torch.Tensor]:
-    """Return all tensors of a file, on a device. Raise StepError for a broken file."""
+def _read_tensors(file: Path) -> dict[str, torch.Tensor]:
+    """Return all tensors of a file. Raise StepError for a broken file."""
     try:
-        return load_file(file, device=str(device))
+        return load_file(file)
     except SafetensorError as failure:
         raise StepError(f"cannot read {file}: {failure}") from None

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar
 
 from trainyard.settings.files import describe_os_error
-from trainyard.steps.runtime.errors import SetupError, StepError
+from trainyard.steps.runtime.errors import SetupError, StepError, first_line
 from trainyard.steps.runtime.long_work import peak_resident_bytes
 
 Value = TypeVar("Value")
@@ -272,7 +272,7 @@ class Tasks:
         lost = [self.place.name_of(number) for number, line in self._lines.items() if line.is_lost()]
         if lost:
             return StepError(f"{lost[0]} {_ENDED}")
-        return StepError(f"another task was lost, or waited for too long: {next(iter(str(failure).splitlines()), '')}")
+        return StepError(f"another task was lost, or waited for too long: {first_line(failure)}")
 
     def leave(self, value: Value) -> Value:
         """Return worker 0's value once every task has called this; who ends from then on is not lost."""

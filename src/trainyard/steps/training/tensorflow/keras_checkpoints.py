@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -133,5 +132,6 @@ class TensorFlowCheckpoints:
             identity=self._identity,
             settings=self._settings,
             went_back_to=self._went_back_to,
+            files={_STATE_FILE: saved},
         )
-        write_commit(folder, replace(commit, files={_STATE_FILE: saved}))
+        write_commit(folder, commit)
