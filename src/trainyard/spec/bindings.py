@@ -18,6 +18,7 @@ from trainyard.spec.expressions import (
     Binding,
     ExpressionError,
     bindings_in,
+    name_bound,
     only_binding,
 )
 from trainyard.spec.literals import (
@@ -167,10 +168,8 @@ def _check_bound_literal(job: Job, node: Node, port: Port, scope: PipelineCompon
     An input that declares a type is checked against that, where it is declared.
     """
     binding = only_binding(node.text) if node.is_text else None
-    if binding is None or binding.path[:2] != ("parent", "inputs"):
-        return
-    source = scope.inputs.get(".".join(binding.path[2:]))
-    if source is None or source.default is None or source.default.span != source.span:
+    source = scope.inputs.get(binding.name_in("parent.inputs") or "") if binding is not None else None
+    if binding is None or source is None or source.default is None or source.default.span != source.span:
         return
     span = reading.document.span_within(node, binding.start, binding.end)
     bound_at = [Related(span, f"it is bound to '{port.name}' of the job '{job.name}' here")]
@@ -197,14 +196,11 @@ def _is_meant_elsewhere(source: Port, port: Port, scope: PipelineComponent) -> b
     if port.name != source.name and port.name in scope.inputs:
         return True
     assert source.default is not None
-    wanted = ("parent", "inputs", *source.name.split("."))
     for job in scope.jobs.values():
         for name, entry in job.node.entries_of("inputs").items():
-            binding = only_binding(entry.value.text) if entry.value.is_text else None
             other = (job.declared_inputs or {}).get(name)
-            if binding is None or binding.path != wanted or other is None or not other.is_parameter:
-                continue
-            if _has_type(source.default, other):
+            is_bound = name_bound(entry.value.text, "parent.inputs") == source.name
+            if is_bound and other is not None and other.is_parameter and _has_type(source.default, other):
                 return True
     return False
 
@@ -217,7 +213,7 @@ def _check_outputs(job: Job, scope: PipelineComponent, reading: Reading) -> None
     entries = job.node.entries_of("outputs")
     for name, entry in entries.items():
         _check_output_form(entry.value, scope, reading)
-        for node in () if _is_bound_to_input(entry.value) else texts_in(entry.value):
+        for node in () if name_bound(entry.value.text, "parent.inputs") is not None else texts_in(entry.value):
             for binding in _bindings(node, reading):
                 _check_output_binding(node, binding, scope, reading)
         if job.declared_outputs is not None and name not in job.declared_outputs:
@@ -226,17 +222,12 @@ def _check_outputs(job: Job, scope: PipelineComponent, reading: Reading) -> None
             findings.add_undeclared(entry.key, UNKNOWN_OUTPUT, message, job.declared_outputs, entries, "output")
 
 
-def _is_bound_to_input(node: Node) -> bool:
-    binding = only_binding(node.text) if node.is_text else None
-    return binding is not None and binding.path[:2] == ("parent", "inputs")
-
-
 def _check_output_form(node: Node, scope: PipelineComponent, reading: Reading) -> None:
     """Report an output that is bound to an input, or set to a plain text."""
     if not node.is_text:
         return
     binding = only_binding(node.text)
-    if binding is not None and binding.path[:2] == ("parent", "inputs"):
+    if binding is not None and binding.name_in("parent.inputs") is not None:
         message = f"an output is bound to an output of the pipeline, and '{binding.text}' is an input"
         hint = f"Write ${{{{parent.outputs.{next(iter(scope.outputs), 'NAME')}}}}}."
         _report(node, binding, 1, UNKNOWN_SCOPE, message, hint, reading)

@@ -162,6 +162,12 @@ class Binding(NamedTuple):
     start: int
     end: int
 
+    def name_in(self, scope: str) -> str | None:
+        """The NAME in `${{SCOPE.NAME}}`, for a scope such as `inputs` or `parent.inputs`; None in another scope."""
+        parts = tuple(scope.split("."))
+        is_in_scope = self.path[: len(parts)] == parts and len(self.path) > len(parts)
+        return ".".join(self.path[len(parts) :]) if is_in_scope else None
+
     def part_offsets(self, index: int, *, to_end: bool = False) -> tuple[int, int]:
         """Where the path's `index`-th name is in the whole text; `to_end` includes all names after it."""
         inner = self.text[3:-2]
@@ -258,6 +264,12 @@ def bindings_of_value(data: Any) -> Iterator[Binding]:
     elif isinstance(data, list):
         for member in data:
             yield from bindings_of_value(member)
+
+
+def name_bound(text: str, scope: str) -> str | None:
+    """The NAME where a text is `${{SCOPE.NAME}}` and nothing else; None otherwise."""
+    binding = only_binding(text)
+    return binding.name_in(scope) if binding is not None else None
 
 
 def written(segments: Iterable[Segment]) -> str:

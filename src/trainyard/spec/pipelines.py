@@ -11,7 +11,7 @@ from trainyard.spec.bindings import check_job, cycle_at, find_cycle, texts_in
 from trainyard.spec.components import read_command, read_component, read_distribution, read_resources
 from trainyard.spec.diagnostic import Related, SpecError
 from trainyard.spec.documents import Node, Value, shorten
-from trainyard.spec.expressions import bindings_of_value, job_bound_to, only_binding
+from trainyard.spec.expressions import bindings_of_value, job_bound_to, name_bound, only_binding
 from trainyard.spec.file_kinds import KIND_NAMES, Kind, kind_of
 from trainyard.spec.findings import Findings
 from trainyard.spec.job_types import (
@@ -274,8 +274,7 @@ def _read_settings_of_job(job: Job, pipeline: PipelineComponent, reading: Readin
     if value is None:
         return
     text = value.text_or_path or ""
-    binding = only_binding(text)
-    source = pipeline.inputs.get(".".join(binding.path[2:])) if binding is not None else None
+    source = pipeline.inputs.get(name_bound(text, "parent.inputs") or "")
     _read_settings_file(source.path.text if source is not None and source.path is not None else text, reading)
 
 
@@ -598,9 +597,9 @@ def _settle_own_ports(job: Job, pipeline: PipelineComponent) -> None:
             inputs[name] = port._replace(type=_type_of_bound(value.data, pipeline))
     for name, port in outputs.items():
         value = job.outputs.get(name)
-        binding = only_binding(value.data) if value is not None and isinstance(value.data, str) else None
-        if binding is not None and binding.path[:2] == ("parent", "outputs"):
-            target = pipeline.outputs.get(".".join(binding.path[2:]))
+        bound = name_bound(value.data, "parent.outputs") if value is not None and isinstance(value.data, str) else None
+        if bound is not None:
+            target = pipeline.outputs.get(bound)
             outputs[name] = port._replace(type=target.type if target is not None else DEFAULT_PORT_TYPE)
 
 
@@ -609,10 +608,9 @@ def _type_of_bound(text: str, pipeline: PipelineComponent) -> str:
     binding = only_binding(text)
     if binding is None:
         return literal_type(text)
-    path = binding.path
-    if path[:2] == ("parent", "inputs"):
-        source = pipeline.inputs.get(".".join(path[2:]))
-        return source.type if source is not None else "string"
+    path, name = binding.path, binding.name_in("parent.inputs")
+    if name is not None:
+        return pipeline.inputs[name].type if name in pipeline.inputs else "string"
     job = pipeline.jobs.get(job_bound_to(binding))
     if job is None or len(path) < 5:
         return "string"

@@ -28,6 +28,7 @@ from trainyard.spec.expressions import (
     ExpressionError,
     Literal,
     bindings_of_value,
+    name_bound,
     only_binding,
     parse_expressions,
 )
@@ -411,10 +412,10 @@ class JobUse:
         text = value.text_or_path
         if text is None:
             return Known(None, value)
-        binding = only_binding(text)
-        if binding is None or binding.path[:2] != ("parent", "outputs"):
+        bound = name_bound(text, "parent.outputs")
+        if bound is None:
             return self._body.resolve(Value(text, value.span, text))
-        return self._body.output(".".join(binding.path[2:]), value)
+        return self._body.output(bound, value)
 
     @cached_property
     def reads_from(self) -> frozenset[str]:
@@ -548,16 +549,17 @@ class _Body:
     def _follow(self, binding: Binding, value: Value, own: JobUse | None) -> Resolved:
         path = binding.path
         name = ".".join(path[4:])
-        if path[:2] == ("parent", "inputs") and len(path) > 2:
-            return self.input(".".join(path[2:]), value.span)
+        of_pipeline, of_job = binding.name_in("parent.inputs"), binding.name_in("inputs")
+        if of_pipeline is not None:
+            return self.input(of_pipeline, value.span)
         if path[:2] == ("parent", "jobs") and len(path) > 4 and path[2] in self.uses:
             use = self.uses[path[2]]
             if path[3] == "inputs":
                 return use.input(name)
             if path[3] == "outputs":
                 return _output_of(use, name, value)
-        if own is not None and path[0] == "inputs" and ".".join(path[1:]) in own.component.inputs:
-            return own.input(".".join(path[1:]))
+        if own is not None and of_job in own.component.inputs:
+            return own.input(of_job)
         if path == ("parent", "name") or (len(path) == 1 and path[0] in MACROS):
             return Unknown(f"{binding.text} is known to Azure ML alone, which fills it in", value.span)
         return wrong_value(value, UNKNOWN_SCOPE, f"{binding.text} names nothing in this pipeline")
@@ -590,17 +592,16 @@ class _Body:
         """The job that writes an output of this pipeline."""
         for use in self.uses.values():
             for port, value in use.job.outputs.items():
-                binding = only_binding(value.text_or_path or "")
-                if binding is not None and binding.path == ("parent", "outputs", *name.split(".")):
+                if name_bound(value.text_or_path or "", "parent.outputs") == name:
                     return use.within.writer_of(port) if use.within is not None else JobOutput(use.name, port)
         return None
 
     def outputs_in(self, value: Value, followed: frozenset[tuple[str, str]] = frozenset()) -> Iterator[JobOutput]:
         """The outputs of jobs that a value is bound to, directly or through inputs."""
         for binding in bindings_of_value(value.data):
-            path = binding.path
-            if path[:2] == ("parent", "inputs") and self.user is not None:
-                yield from self.user.outputs_given(".".join(path[2:]), followed)
+            path, name_of_input = binding.path, binding.name_in("parent.inputs")
+            if name_of_input is not None and self.user is not None:
+                yield from self.user.outputs_given(name_of_input, followed)
             elif path[:2] == ("parent", "jobs") and len(path) > 4 and path[2] in self.uses:
                 use, name = self.uses[path[2]], ".".join(path[4:])
                 if path[3] == "inputs":

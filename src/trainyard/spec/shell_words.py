@@ -17,7 +17,7 @@ from trainyard.resources import PACKAGE, STEP_ARCHIVE
 from trainyard.settings.written_settings import SETTINGS
 from trainyard.spec.diagnostic import Span
 from trainyard.spec.documents import Document, Node
-from trainyard.spec.expressions import only_binding
+from trainyard.spec.expressions import name_bound
 from trainyard.spec.model import AnyComponent, Port, code_of
 from trainyard.spec.parsed import ParsedCommand
 
@@ -222,9 +222,7 @@ class CalledScript(NamedTuple):
 
     def port(self, word: Word) -> Port | None:
         """The input that a word consists of; None if it is anything else, or unknown."""
-        binding = only_binding(word.text)
-        is_input = binding is not None and binding.path[0] == "inputs"
-        return self.inputs.get(".".join(binding.path[1:])) if binding is not None and is_input else None
+        return self.inputs.get(name_bound(word.text, "inputs") or "")
 
 
 def called_scripts(command: ParsedCommand) -> Iterator[CalledScript]:
@@ -275,8 +273,7 @@ class StepCall(NamedTuple):
     def port_of(self, name: str) -> str | None:
         """The input that a flag takes its value from; None if it takes it from elsewhere."""
         word = self.flags.get(name)
-        binding = only_binding(word.text) if word is not None else None
-        return ".".join(binding.path[1:]) if binding is not None and binding.path[0] == "inputs" else None
+        return name_bound(word.text, "inputs") if word is not None else None
 
 
 @lru_cache(maxsize=1024)
