@@ -10,14 +10,14 @@ from typing import TypeVar
 
 from trainyard.settings.steps.preparation import TextDataset
 from trainyard.steps.data.text.source_files import COMPRESSIONS, SourcePath, compression_of
-from trainyard.steps.data.text.text_formats import FileOnDisk, JsonLinesFile, ParquetFile, PlainTextFile
+from trainyard.steps.data.text.text_formats import FileAtPath, JsonLinesFile, ParquetFile, PlainTextFile
 from trainyard.steps.data.text.text_source import RowsBlock, TextFile, TextSource, first_names
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.files import require_folder
 
 File = TypeVar("File", bound=TextFile)
 
-_FORMATS: Mapping[str, type[FileOnDisk]] = {
+_FORMATS: Mapping[str, type[FileAtPath]] = {
     ".txt": PlainTextFile,
     ".md": PlainTextFile,
     ".jsonl": JsonLinesFile,

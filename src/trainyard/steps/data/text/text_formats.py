@@ -32,7 +32,7 @@ _MAY_BE_EMPTY_BYTES = 512
 _MOST_ROWS = 4096
 
 
-class FileOnDisk(TextFile):
+class FileAtPath(TextFile):
     """A file of text, plain or compressed; `text_field` is the field or column that holds the text."""
 
     def __init__(self, path: SourcePath, name: str, text_field: str) -> None:
@@ -95,7 +95,7 @@ def missing_field(name: str, known: list[str]) -> str:
     return f"no field {name!r} (--text-field); found {first_names(known) or 'none'}{meant}"
 
 
-class JsonLinesFile(FileOnDisk):
+class JsonLinesFile(FileAtPath):
     """A file of JSON objects."""
 
     def blocks(self) -> Iterator[JsonLinesBlock]:
@@ -139,7 +139,7 @@ def _byte(file: str, first: int, offset: int) -> str:
     return f"{file}, byte {first + offset}"
 
 
-class PlainTextFile(FileOnDisk):
+class PlainTextFile(FileAtPath):
     """A file that is one document."""
 
     def documents(self) -> Iterator[str]:
@@ -170,7 +170,7 @@ class PlainTextFile(FileOnDisk):
         return TextBlock(str(self._path), source_bytes, self.name, text, offset, ends_document)
 
 
-class ParquetFile(FileOnDisk):
+class ParquetFile(FileAtPath):
     """A table, compressed as a whole or not."""
 
     def blocks(self) -> Iterator[RowsBlock]:
