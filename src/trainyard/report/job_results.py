@@ -199,6 +199,7 @@ def _training_settings(document: dict[str, Any]) -> TrainingSettings:
 
 
 def _evaluation(document: dict[str, Any]) -> Evaluation:
+    sample = document.get("sample")
     return Evaluation(
         split=str(document["split"]),
         samples=int(document["samples"]),
@@ -218,16 +219,12 @@ def _evaluation(document: dict[str, Any]) -> Evaluation:
             for row in document.get("classes") or ()
         ),
         tokens=int(document["tokens"]) if "tokens" in document else None,
-        generated=_generated_text(document["sample"]) if document.get("sample") else None,
+        generated=GeneratedText(str(sample["prompt"]), str(sample["text"])) if sample else None,
     )
 
 
-def _generated_text(document: dict[str, Any]) -> GeneratedText:
-    return GeneratedText(prompt=str(document["prompt"]), text=str(document["text"]))
-
-
 def _confusion_matrix(document: dict[str, Any]) -> ConfusionMatrix:
-    classes = tuple(str(name) for name in document["classes"])
+    classes = tuple(map(str, document["classes"]))
     matrix = tuple(tuple(int(cell) for cell in row) for row in document["matrix"])
     if not classes or len(matrix) != len(classes) or any(len(row) != len(classes) for row in matrix):
         raise ValueError("the matrix is not square in its classes")
@@ -270,7 +267,7 @@ def _dataset(document: dict[str, Any]) -> Dataset:
     text = document.get("text")
     return Dataset(
         samples={name: int(split["samples"]) for name, split in document["splits"].items()},
-        classes=tuple(str(name) for name in document.get("classes") or ()),
+        classes=tuple(map(str, document.get("classes") or ())),
         # A sample has one token more than the model predicts, because the first one is only read.
         tokens_per_sample=int(document["arrays"]["tokens"]["shape"][0]) - 1 if text else None,
         vocabulary_size=int(text["vocabulary_size"]) if text else None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -55,26 +55,21 @@ def machine_uses(run: RunRecord, run_folder: Path) -> list[MachineUse]:
         title: samples
         for job in run.jobs.values()
         if job.state != "reused"
-        for title, folder in _sampled_folders(job, run_folder / "jobs" / job.name)
+        for title, folder in _sampled_folders(job, run_folder / "jobs" / job.name).items()
         if (samples := _read(folder / "system_logs" / MACHINE_USE_FILE)) is not None
     }
     longest = sorted(found, key=lambda title: -found[title].processors_busy[-1][0])[:_MOST_JOBS_DRAWN]
+    charts = {title: tuple(_charts(found[title])) for title in longest}
     return [
-        MachineUse(
-            title,
-            tuple(_figures(samples)),
-            tuple(_charts(samples)) if title in longest else (),
-            is_longest=title == longest[0],
-        )
+        MachineUse(title, tuple(_figures(samples)), charts.get(title, ()), is_longest=title == longest[0])
         for title, samples in found.items()
     ]
 
 
-def _sampled_folders(job: JobRecord, folder: Path) -> Iterator[tuple[str, Path]]:
-    """Yield the folder of a job and those of a sweep's trials, each with its title."""
-    yield job.name, folder
-    for trial in job.trials:
-        yield f"{job.name}, trial {trial.number}", folder / "trials" / str(trial.number)
+def _sampled_folders(job: JobRecord, folder: Path) -> dict[str, Path]:
+    """Return the folder of a job and those of a sweep's trials, by their titles."""
+    of_trials = {f"{job.name}, trial {each.number}": folder / "trials" / str(each.number) for each in job.trials}
+    return {job.name: folder, **of_trials}
 
 
 def _read(file: Path) -> _Samples | None:
@@ -112,17 +107,14 @@ def _read(file: Path) -> _Samples | None:
 
 def _figures(samples: _Samples) -> list[Figure]:
     """Return means over time and peaks. A sample stands for the time since the one before."""
-    busy = f"{_mean(samples.processors_busy):.1f} of {samples.processors}"
-    figures = [
-        Figure("processors busy, on average", busy),
-        Figure("peak memory", memory(max(value for _, value in samples.memory_bytes))),
-    ]
+    texts = {
+        "processors busy, on average": f"{_mean(samples.processors_busy):.1f} of {samples.processors}",
+        "peak memory": memory(max(value for _, value in samples.memory_bytes)),
+    }
     if samples.gpus_busy:
-        figures += [
-            Figure("GPUs busy, on average", percentage(_mean(samples.gpus_busy))),
-            Figure("peak GPU memory", memory(max(value for _, value in samples.gpu_memory_bytes))),
-        ]
-    return figures
+        texts["GPUs busy, on average"] = percentage(_mean(samples.gpus_busy))
+        texts["peak GPU memory"] = memory(max(value for _, value in samples.gpu_memory_bytes))
+    return [Figure(label, text) for label, text in texts.items()]
 
 
 def _mean(points: tuple[Point, ...]) -> float:

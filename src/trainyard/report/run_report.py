@@ -21,14 +21,7 @@ from trainyard.report.drawings import (
     draw_timeline,
     most_frequent_mistakes,
 )
-from trainyard.report.job_results import (
-    Evaluation,
-    JobResults,
-    Metrics,
-    Tracked,
-    read_job_results,
-    read_tracked,
-)
+from trainyard.report.job_results import Evaluation, JobResults, Metrics, Tracked, read_job_results, read_tracked
 from trainyard.report.machine_use import machine_uses
 from trainyard.report.page_templates import page_templates
 from trainyard.report.speed import Figure, speed_figures
@@ -246,10 +239,10 @@ def running_jobs(run: RunRecord, run_folder: Path) -> list[RunningJob]:
             continue
         began = job.attempts[-1].started_at if job.attempts else None
         files = job.log_files(run_folder)
-        written = {log: file.stat() for log, file in files.items()}
-        spoken = {log: status.st_mtime for log, status in written.items() if status.st_size}
-        latest = max(spoken, key=lambda log: spoken[log], default=None)
-        lines = last_lines(files[latest], 1) if latest else []
+        written = {file: file.stat() for file in files.values()}
+        spoken = {file: status.st_mtime for file, status in written.items() if status.st_size}
+        latest = max(spoken, key=lambda file: spoken[file], default=None)
+        lines = last_lines(latest, 1) if latest else []
         found.append(
             RunningJob(
                 job.name,

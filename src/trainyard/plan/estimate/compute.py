@@ -133,19 +133,14 @@ def compute_of(training: TrainingShape, curve: Efficiency) -> ComputeTime:
         predictions += 1
     adapters = _adapters_forward(training, curve)
     started = forward.started + adapters.started
+    sharded_over = 1 if training.engine in ("ddp", "zero0") else training.machines.world_size
+    # Backward, an adapter's sum passes its gradient on: only the scaling reads and writes.
+    backward = backward + 2 * adapters.products + adapters.moved / 2 + recomputed
+    backward = backward + predictions * forward.prediction + forward.loss * 2 / 3
     return ComputeTime(
         forward=max(started, layers + adapters.products + adapters.moved + forward.prediction + forward.loss / 3),
-        # Backward, an adapter's sum passes its gradient on: only the scaling reads and writes.
-        backward=max(
-            2 * started,
-            backward
-            + 2 * adapters.products
-            + adapters.moved / 2
-            + recomputed
-            + predictions * forward.prediction
-            + forward.loss * 2 / 3,
-        ),
-        optimizer=_optimizer_seconds(training, _memory_rate(training)),
+        backward=max(2 * started, backward),
+        optimizer=_OPTIMIZER_BYTES * training.trained_parameters / sharded_over / _memory_rate(training),
     )
 
 
@@ -281,10 +276,3 @@ def _loss_traffic_bytes(training: TrainingShape) -> float:
     """
     words = training.tokens_per_micro_batch * training.language_model.vocabulary_size
     return float(words * (8 if training.compiled else 32))
-
-
-def _optimizer_seconds(training: TrainingShape, rate: float) -> float:
-    parameters = training.trained_parameters
-    ranks = training.machines.world_size
-    sharded = training.engine not in ("ddp", "zero0")
-    return _OPTIMIZER_BYTES * parameters / (ranks if sharded else 1) / rate

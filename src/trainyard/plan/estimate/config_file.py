@@ -89,10 +89,7 @@ def _is_count(value: object) -> bool:
 
 
 def image_model_of(model_type: str, settings: Mapping[str, Any], images: Images) -> ImageModel:
-    """Return the image classifier of a model type of transformers with these settings. UsageError if it cannot be.
-
-    A type that is one slip away from a known family is taken for a slip, before transformers is imported to ask.
-    """
+    """Return the image classifier of a model type of transformers with these settings. UsageError if it cannot be."""
     if model_type in IMAGE_FAMILIES:
         return image_model(model_type, settings, images)
     return image_model_on_meta(model_type, settings, images)

@@ -130,16 +130,12 @@ def settings_that_fit(training: TrainingShape) -> list[Estimate]:
     What may change: the micro-batch (with accumulation, so that the global batch stays), activation checkpointing, the
     engine among those of the same library, and offloading with ZeRO.
     """
-    found: dict[str, Estimate] = {}
-    for changed in _variants(training):
-        candidate = estimate(changed)
-        if not candidate.fits:
-            continue
-        name = changed.engine + ("+offload" if changed.offload_optimizer else "")
-        known = found.get(name)
-        if known is None or _seconds(candidate) < _seconds(known):
-            found[name] = candidate
-    return sorted(found.values(), key=_seconds)[:_MOST_CHANGES]
+    fastest: dict[tuple[str, bool], Estimate] = {}
+    for candidate in map(estimate, _variants(training)):
+        kind = (candidate.training.engine, candidate.training.offload_optimizer)
+        if candidate.fits and (kind not in fastest or _seconds(candidate) < _seconds(fastest[kind])):
+            fastest[kind] = candidate
+    return sorted(fastest.values(), key=_seconds)[:_MOST_CHANGES]
 
 
 def memory_by_engine(training: TrainingShape) -> dict[str, tuple[Memory, bool]]:

@@ -54,10 +54,12 @@ def memory_of(training: TrainingShape) -> Memory:
     kept, again, logits = _kept(training), _computed_again(training), _logits(training)
     if training.offload_activations:
         # Of the layer that computes, and of the next, whose copy is on its way.
-        kept *= min(1.0, 2 / _layers(training))
+        kept *= min(1.0, 2 / training.architecture.layers)
     # What is computed again comes after the loss: only the larger of a layer's values and the logits counts.
     activations, logits = (kept + again, 0.0) if again > logits else (kept, logits)
-    if _begins_without_gradients(training):
+    is_alone = training.machines.world_size == 1 and not training.is_deepspeed
+    if is_alone and training.accumulation_steps == 1:
+        # Without anyone's buckets for them, gradients exist only from the backward pass to the update.
         # They take the place of activations: the peak is at the loss, or at the end of the backward pass.
         if activations + logits > gradients + again:
             gradients = 0.0
@@ -76,12 +78,6 @@ def main_memory_bytes(training: TrainingShape) -> float:
     machines = training.machines
     replicas = machines.world_size / training.shards
     return (each * training.trained_parameters + frozen) * replicas / machines.nodes
-
-
-def _begins_without_gradients(training: TrainingShape) -> bool:
-    """Return whether gradients exist only from the backward pass to the update: without anyone's buckets for them."""
-    alone = training.machines.world_size == 1 and not training.is_deepspeed
-    return alone and training.accumulation_steps == 1
 
 
 def zero_model_states(parameters: float, ranks: int, stage: int, *, value_bytes: int = 2) -> tuple[float, ...]:
@@ -191,7 +187,15 @@ def _buffers(training: TrainingShape) -> float:
     size, trained = training.bytes_per_value, training.trained_parameters
     around = count - model.block_parameters
     if training.is_deepspeed:
-        return _deepspeed_buffers(training, max(model.largest_block, around))
+        states = deepspeed_model_states(
+            trained,
+            max(model.largest_block, around),
+            ranks,
+            int(training.engine[-1]),
+            offload_optimizer=training.offload_optimizer,
+            offload_parameters=training.offload_parameters,
+        )
+        return max(0.0, states - sum(_zero_states(training, 2)))
     if training.engine == "ddp":
         if training.precision not in ("bf16", "fp16", "fp8"):
             return float(_dequantized_bytes(training))
@@ -207,19 +211,6 @@ def _buffers(training: TrainingShape) -> float:
         return float(size * gathered + summed_in * trained)
     whole_gradients = summed_in * count if training.accumulation_steps > 1 else size * gathered
     return float(size * gathered + whole_gradients)
-
-
-def _deepspeed_buffers(training: TrainingShape, largest: int) -> float:
-    """Return what DeepSpeed's estimators count beside the model states."""
-    states = deepspeed_model_states(
-        training.trained_parameters,
-        largest,
-        training.machines.world_size,
-        int(training.engine[-1]),
-        offload_optimizer=training.offload_optimizer,
-        offload_parameters=training.offload_parameters,
-    )
-    return max(0.0, states - sum(_zero_states(training, 2)))
 
 
 def _dequantized_bytes(training: TrainingShape) -> int:
@@ -270,11 +261,6 @@ def _kept(training: TrainingShape) -> float:
     if training.activation_checkpointing == "selective":
         return float(model.layers * (inputs + _selective_bytes(training)))
     return float(model.layers * layer_activation_bytes(training))
-
-
-def _layers(training: TrainingShape) -> int:
-    model = training.architecture
-    return len(model.blocks) if isinstance(model, ImageModel) else model.layers
 
 
 def _most_at_once(training: TrainingShape, blocks: Sequence[ModelBlock]) -> int:
