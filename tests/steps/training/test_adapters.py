@@ -165,7 +165,9 @@ def test_evaluation_and_export_read_adapters_and_their_base_model(
     assert f"{moved} is not the model that the adapters in {adapters} were trained on" in capsys.readouterr().err
 
 
-def test_a_head_for_new_classes_is_trained_whole(digits: Path, tmp_path: Path) -> None:
+def test_a_head_for_new_classes_is_trained_whole(
+    digits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     from transformers import ConvNextConfig, ConvNextForImageClassification
 
     sizes = {"num_channels": 1, "image_size": 8, "patch_size": 1, "num_stages": 2}
@@ -174,6 +176,8 @@ def test_a_head_for_new_classes_is_trained_whole(digits: Path, tmp_path: Path) -
     flags = ("--base-model", tmp_path / "base", "--max-steps", 3, "--tuning", "lora")
     arguments = training_arguments(digits, tmp_path, "image_classification", *flags)
     assert train_ddp.main([str(flag) for flag in arguments]) == 0
+    new = "has no weights of this shape for classifier.bias, classifier.weight, which start at random"
+    assert capsys.readouterr().out.count(f"warning: {tmp_path / 'base'} {new}") == 1
     saved = load_file(tmp_path / "model" / "adapter_model.safetensors")
     assert saved["base_model.model.classifier.weight"].shape == (10, 16)
     assert sum(".lora_" in name for name in saved) > 2

@@ -30,6 +30,7 @@ from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.training.engines.shared_model import without_memory
 from trainyard.steps.training.tasks.language_modeling import LanguageModeling
 from trainyard.steps.training.tasks.task import SampleRequest
+from trainyard.steps.training.weights_in_files import model_in_files
 
 LENGTH = 32
 TINY_GPT2 = '{"n_layer": 1, "n_embd": 16, "n_head": 2}'
@@ -217,13 +218,41 @@ def test_weights_that_are_missing_are_not_made_up(text: Path, model: Path, tmp_p
             load()
 
 
-def test_a_head_that_the_weights_lack_is_new_for_training_but_not_for_evaluation(text: Path, tmp_path: Path) -> None:
+def test_a_language_model_without_its_output_head_is_refused_unless_the_head_is_tied(
+    text: Path, tmp_path: Path
+) -> None:
     llama = task_for(text, "llama", TINY_LLAMA)
     llama.save_model(llama.new_model(), tmp_path / "whole")
     headless = altered(tmp_path / "whole", tmp_path / "headless", lambda weights: weights.pop("lm_head.weight"))
-    assert task_for(text, str(headless), None).new_model() is not None
-    with pytest.raises(StepError, match=r"headless: lm_head.weight is missing in the weights"):
-        llama.load_model(headless)
+    for load in (task_for(text, str(headless), None).new_model, lambda: llama.load_model(headless)):
+        with pytest.raises(StepError, match=r"headless: lm_head.weight is missing in the weights"):
+            load()
+
+    def renamed(weights: dict[str, torch.Tensor]) -> None:
+        weights["embed_out.weight"] = weights.pop("lm_head.weight")
+
+    other = altered(tmp_path / "whole", tmp_path / "renamed", renamed)
+    with pytest.raises(StepError, match=r"lm_head.weight is missing .*the weights have embed_out.weight, which"):
+        task_for(text, str(other), None).new_model()
+
+    config = json.loads((headless / "config.json").read_text())
+    (headless / "config.json").write_text(json.dumps(config | {"tie_word_embeddings": True}))
+    tied: Any = task_for(text, str(headless), None).new_model()
+    assert tied.lm_head.weight is tied.model.embed_tokens.weight
+
+
+def test_weights_that_the_model_lacks_are_named(text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    llama = task_for(text, "llama", TINY_LLAMA)
+    llama.save_model(llama.new_model(), tmp_path / "whole")
+    extra = {"critic.weight": torch.ones(2), "model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4)}
+    for build in ("built", "left in its files"):
+        more = altered(tmp_path / "whole", tmp_path / build, lambda weights: weights.update(extra))
+        new_model = task_for(text, str(more), None).new_model
+        if build == "built":
+            new_model()
+        else:
+            assert model_in_files(new_model) is not None
+        assert f"warning: {more} has critic.weight, which the model lacks: not used" in capsys.readouterr().out
 
 
 def test_weights_over_several_files_are_read(text: Path, model: Path, tmp_path: Path) -> None:

@@ -229,6 +229,19 @@ def test_other_data_and_another_base_model_are_refused(
         assert message in capsys.readouterr().err
 
 
+def test_a_reference_that_is_another_model_is_noticed_at_the_first_step(
+    base: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The same weights, which the training computes with in another way."""
+    other = ("--model-overrides", json.dumps({"rms_norm_eps": 1.0}))
+    assert train_ddp.main(arguments(data, base, tmp_path, *other)) == 1
+    assert "it is 0.6931 (log 2) where training starts from the reference model" in capsys.readouterr().err
+    # With dropout the first loss is another one, and says nothing.
+    dropout = ("--model-overrides", json.dumps({"attention_dropout": 0.5}), "--label-smoothing", 0.2)
+    assert train_ddp.main(arguments(data, base, tmp_path / "dropout", *dropout)) == 0
+    assert abs(losses_of(tmp_path / "dropout")[0] - np.log(2)) > 1e-3
+
+
 def chat(*contents: str) -> list[dict[str, str]]:
     return [{"role": role, "content": content} for role, content in zip(("user", "assistant"), contents, strict=True)]
 

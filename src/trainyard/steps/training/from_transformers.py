@@ -23,6 +23,8 @@ from trainyard.steps.training.weights_in_files import (
     NotInFiles,
     leave_in_files,
     only_shapes_are_wanted,
+    some_of,
+    warn_of_differences,
     weights_may_stay_in_files,
 )
 
@@ -50,6 +52,9 @@ class ModelNeeds(ABC):
 
     pretrained_options: Mapping[str, Any] = {}
     """Options of `from_pretrained` when training starts from weights."""
+
+    head_may_be_new: bool = False
+    """Whether training may start from weights without a head, such as the classes of other data."""
 
     @abstractmethod
     def settings_of(self, config: Any, *, has_weights: bool) -> Mapping[str, Any]:
@@ -155,7 +160,7 @@ def _from_folder(folder: Path, settings: Mapping[str, Any], needs: ModelNeeds) -
     if not with_weights:
         return _build(str(folder), lambda: _from_config(config, needs))
     options = {"config": config, **needs.pretrained_options}
-    return _with_weights(folder, config, needs, options, head_may_be_new=True)
+    return _with_weights(folder, config, needs, options, head_may_be_new=needs.head_may_be_new)
 
 
 def _with_weights(
@@ -220,7 +225,7 @@ def _pretrained(
     folder: Path, needs: ModelNeeds, options: Mapping[str, Any], *, head_may_be_new: bool
 ) -> torch.nn.Module:
     """Return the model with its weights. Raise StepError if some are missing: transformers would make them up."""
-    missing: list[str] = []
+    info: dict[str, Any] = {}
 
     def build() -> Any:
         model, found = _auto(needs).from_pretrained(
@@ -231,17 +236,21 @@ def _pretrained(
             output_loading_info=True,
             **options,
         )
-        missing.extend(sorted(found["missing_keys"]))
+        info.update(found)
         return model
 
     model = _build(str(folder), build)
-    if head_may_be_new:
-        missing = [name for name in missing if name.startswith(f"{model.base_model_prefix}.")]
-    if missing:
-        more = f" and {len(missing) - 1} more are" if len(missing) > 1 else " is"
+    # Not among them: an output layer that is tied to the embeddings.
+    missing, unused = sorted(info["missing_keys"]), sorted(info["unexpected_keys"])
+    in_base = [name for name in missing if name.startswith(f"{model.base_model_prefix}.")]
+    if refused := (in_base if head_may_be_new else missing):
+        are = "is" if len(refused) == 1 else "are"
+        also = f"; the weights have {some_of(unused)}, which the model lacks" if unused else ""
         raise StepError(
-            f"{folder}: {missing[0]}{more} missing in the weights of the model that {CONFIG_FILE} describes"
+            f"{folder}: {some_of(refused)} {are} missing in the weights of the model that {CONFIG_FILE} describes{also}"
         )
+    replaced = sorted(name for name, *_ in info["mismatched_keys"])
+    warn_of_differences(folder, new=tuple(missing + replaced), unused=tuple(unused))
     return model
 
 

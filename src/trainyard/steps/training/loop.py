@@ -128,6 +128,16 @@ def record_steps(run: TrainingRun, steps: list[AgreedStep]) -> bool:
     return any(agreed.stop for agreed in steps)
 
 
+def require_right_start(run: TrainingRun, agreed: AgreedStep) -> None:
+    """Raise StepError if the task says of a training's first loss, before any update, that something is wrong."""
+    settings = run.settings
+    is_exact = settings.precision == "fp32" and settings.matmul_precision == "highest"
+    if agreed.step.number != 1 or not agreed.is_finite:
+        return
+    if problem := run.task.first_loss_problem(agreed.loss, is_exact=is_exact):
+        raise StepError(problem)
+
+
 def close_step(
     run: TrainingRun, agreed: AgreedStep, *, stopping: bool, validation: Mapping[str, float] = MappingProxyType({})
 ) -> bool:
@@ -136,6 +146,7 @@ def close_step(
     `validation` holds the step's figures if something else has evaluated already.
     """
     run.observer.check(agreed)
+    require_right_start(run, agreed)
     step, stopping = agreed.step, stopping or agreed.stop
     run.progress = run.progress.after(step, run.observer.guards.skipped_steps)
     if not stopping and run.validation.is_due(step):

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +18,14 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from trainyard.steps.runtime.errors import StepError
+from trainyard.steps.runtime.rank_variables import read_rank_variables
 
 WEIGHTS_FILE = "model.safetensors"
 WEIGHTS_INDEX = "model.safetensors.index.json"
 """Lists the files of weights that are spread over several."""
+_MOST_NAMES = 5
+_FORMER_BUFFERS = (r"rotary_emb\.inv_freq", "position_ids")
+"""Of which transformers says nothing either: `PreTrainedModel._adjust_missing_and_unexpected_keys`, version 5."""
 
 DTYPES_IN_FILES = {
     "F64": torch.float64,
@@ -123,11 +130,29 @@ def leave_in_files(folder: Path, config: Any, build: Callable[[], Any]) -> Any:
         raise NotInFiles("a tensor is missing, or one with several names is there several times")
     found = {tensor: key for tensor, (key,) in keys.items()}
     _refuse_conversions(model, list(found.values()))
+    warn_of_differences(folder, unused=tuple(_unused(model, files.keys() - set().union(*names.values()))))
     weights = _located(found, files, dtype, model)
     stand_ins = {tensor: _stand_in(tensor) for tensor in weights}
     replace_tensors(model, stand_ins)
     all_found.update({stand_ins[tensor]: weight for tensor, weight in weights.items()})
     return model.eval()
+
+
+@lru_cache  # a model may be built several times
+def warn_of_differences(folder: Path, *, new: tuple[str, ...] = (), unused: tuple[str, ...] = ()) -> None:
+    """Print, once and on rank 0, which weights are new because a folder has none that fit, and which it has in vain."""
+    if read_rank_variables(os.environ).rank != 0:
+        return
+    if new:
+        print(f"warning: {folder} has no weights of this shape for {some_of(new)}, which start at random", flush=True)
+    if unused:
+        print(f"warning: {folder} has {some_of(unused)}, which the model lacks: not used", flush=True)
+
+
+def some_of(names: Sequence[str]) -> str:
+    """Return the first names in words, and how many more there are."""
+    shown = ", ".join(names[:_MOST_NAMES])
+    return f"{shown} and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else shown
 
 
 class FileReader:
@@ -195,6 +220,12 @@ def _files_by_key(folder: Path) -> dict[str, Path]:
             return dict.fromkeys(opened.keys(), folder / WEIGHTS_FILE)
     index = json.loads((folder / WEIGHTS_INDEX).read_bytes())
     return {key: folder / name for key, name in index["weight_map"].items()}
+
+
+def _unused(model: Any, keys: Iterable[str]) -> list[str]:
+    """Return those keys that the model's class does not expect to find in vain, as buffers of older versions are."""
+    expected = [*_FORMER_BUFFERS, *(model._keys_to_ignore_on_load_unexpected or ())]
+    return sorted(key for key in keys if not any(re.search(pattern, key) for pattern in expected))
 
 
 def _first_floating_dtype(files: dict[str, Path]) -> torch.dtype:

@@ -36,6 +36,7 @@ class ImageModelNeeds(ModelNeeds):
     types_table = "MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES"
     pretrained_options = {"ignore_mismatched_sizes": True}  # noqa: RUF012
     """A head for classes other than the dataset's is replaced by a new one."""
+    head_may_be_new = True
 
     def settings_of(self, config: Any, *, has_weights: bool) -> Mapping[str, Any]:
         """With or without weights: what does not fit is replaced."""

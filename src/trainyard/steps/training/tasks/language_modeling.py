@@ -68,11 +68,7 @@ class LanguageModelNeeds(ModelNeeds):
 
     def defaults_of(self, config: Any) -> Mapping[str, Any]:
         """No dropout, whatever transformers' default for a model type: a language model usually sees its text once."""
-        return {
-            name: 0.0
-            for name, value in config.to_dict().items()
-            if ("dropout" in name or name.endswith("_pdrop")) and isinstance(value, float)
-        }
+        return dict.fromkeys(dropout_settings(config), 0.0)
 
     def require_fit(self, config: Any, what: str) -> None:
         """The vocabulary and the positions must suffice for the dataset."""
@@ -87,6 +83,15 @@ class LanguageModelNeeds(ModelNeeds):
                 f"{what} takes at most {positions} tokens at once; the dataset's rows have {self.sequence_length}. "
                 f"Prepare the text with --sequence-length {positions}"
             )
+
+
+def dropout_settings(config: Any) -> list[str]:
+    """Return the names of a configuration's probabilities of dropout that are above 0."""
+    return [
+        name
+        for name, value in config.to_dict().items()
+        if ("dropout" in name or name.endswith("_pdrop")) and isinstance(value, float) and value > 0
+    ]
 
 
 def router_loss_factor(model: torch.nn.Module) -> float:

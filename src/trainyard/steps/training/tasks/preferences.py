@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
@@ -13,13 +14,17 @@ from trainyard.settings.steps.tasks import PreferencesSettings
 from trainyard.steps.data.dataset.manifest import Manifest, TokenText
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.training.samples.batches import Tensors
-from trainyard.steps.training.tasks.language_modeling import LanguageModeling
+from trainyard.steps.training.tasks.language_modeling import LanguageModeling, dropout_settings
 from trainyard.steps.training.tasks.token_rows import rows_of
 
 REFERENCE_ARRAY = "reference"
 """The reference model's log-probability of each token of an answer, given those before it; 0 elsewhere."""
 REFERENCE_MODEL = "reference_model_sha256"
 """In a manifest's source: the digest of the model that they come from."""
+_FIRST_LOSS = math.log(2)
+"""Before its first update the model is the reference: all margins are 0, with label smoothing too."""
+_FIRST_LOSS_TOLERANCE, _ROUNDED_TOLERANCE = 1e-3, 0.05
+"""How far from it a first loss may be in fp32, and where the model and the reference may have been rounded apart."""
 _LEAST_TOKENS_OF_PAIR = 4
 """Each of its documents has a token to begin with and one to predict."""
 
@@ -50,6 +55,9 @@ class Preferences(LanguageModeling):
         {"loss": "lowest", "reward_accuracy": "highest", "reward_margin": "highest"}
     )
 
+    _starts_as_reference = False
+    """Whether nothing but its weights decides the first loss of a model."""
+
     def base_model_problem(self, sha256: str | None) -> str | None:
         """Return why not, unless the dataset has the log-probabilities of this model."""
         if sha256 is None:
@@ -65,6 +73,27 @@ class Preferences(LanguageModeling):
                 "training starts from: their SHA-256 differ; run compute_reference with the same --base-model"
             )
         return None
+
+    def new_model(self) -> torch.nn.Module:
+        """Return the model to tune, which answers as the reference does until its first update."""
+        model = super().new_model()
+        config: Any = model.config
+        self._starts_as_reference = not dropout_settings(config) and self._router_loss_factor == 0
+        return model
+
+    def first_loss_problem(self, loss: float, *, is_exact: bool) -> str | None:
+        """Return that the reference is another model, if the loss is not log 2.
+
+        Nothing can be said with dropout or a router's loss, which change it.
+        """
+        tolerance = _FIRST_LOSS_TOLERANCE if is_exact else _ROUNDED_TOLERANCE
+        if not self._starts_as_reference or abs(loss - _FIRST_LOSS) <= tolerance:
+            return None
+        return (
+            f"the first loss is {loss:.4f}; it is {_FIRST_LOSS:.4f} (log 2) where training starts from the reference "
+            f"model. The log-probabilities in {self.manifest.folder} are of another model, or were computed in another "
+            "way: run compute_reference again with the same --base-model and --precision"
+        )
 
     def loss(self, model: torch.nn.Module, batch: Tensors) -> torch.Tensor:
         """Return the sum of the pairs' losses; of a mixture of experts, with its routers' loss for each."""

@@ -105,6 +105,13 @@ class Task(ABC):
         """Return what a training's log is to say of how its loss is computed here, if anything. After `new_model`."""
         return None
 
+    def first_loss_problem(self, loss: float, *, is_exact: bool) -> str | None:
+        """Return why a training cannot begin with this mean loss of its first step, if it cannot.
+
+        `is_exact` says whether it was computed in full fp32. Called on every rank.
+        """
+        return None
+
     @abstractmethod
     def measure(self, model: torch.nn.Module, batch: Tensors) -> dict[str, torch.Tensor]:
         """Return what to add up over a split: `loss_sum`, `samples`, and whatever `summarise` needs."""
