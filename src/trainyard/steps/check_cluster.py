@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trainyard.settings.steps.measurements import CheckCluster
-from trainyard.steps.runtime.entrypoint import end_process, run_step
+from trainyard.steps.runtime.entrypoint import run_and_end, run_step
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -26,4 +26,4 @@ def check_cluster(settings: CheckCluster) -> int:
 
 
 if __name__ == "__main__":
-    end_process(main())
+    run_and_end(main)

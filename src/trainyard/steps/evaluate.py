@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trainyard.settings.steps.models import Evaluate
-from trainyard.steps.runtime.entrypoint import end_process, run_task_step
+from trainyard.steps.runtime.entrypoint import run_and_end, run_task_step
 from trainyard.steps.runtime.flags import GivenSettings
 
 
@@ -27,4 +27,4 @@ def evaluate(given: GivenSettings[Evaluate]) -> int:
 
 
 if __name__ == "__main__":
-    end_process(main())
+    run_and_end(main)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trainyard.settings.steps.models import ExportModel
-from trainyard.steps.runtime.entrypoint import end_process, run_step
+from trainyard.steps.runtime.entrypoint import run_and_end, run_step
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -27,4 +27,4 @@ def export_model(settings: ExportModel) -> int:
 
 
 if __name__ == "__main__":
-    end_process(main())
+    run_and_end(main)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trainyard.settings.steps.measurements import MeasureConfig
-from trainyard.steps.runtime.entrypoint import end_process, run_task_step
+from trainyard.steps.runtime.entrypoint import run_and_end, run_task_step
 from trainyard.steps.runtime.flags import GivenSettings
 
 
@@ -28,4 +28,4 @@ def measure_config(given: GivenSettings[MeasureConfig]) -> int:
 
 
 if __name__ == "__main__":
-    end_process(main())
+    run_and_end(main)

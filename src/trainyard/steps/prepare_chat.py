@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trainyard.settings.steps.preparation import PrepareChat
-from trainyard.steps.runtime.entrypoint import end_process, run_step
+from trainyard.steps.runtime.entrypoint import run_and_end, run_step
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -24,4 +24,4 @@ def prepare(settings: PrepareChat) -> int:
 
 
 if __name__ == "__main__":
-    end_process(main())
+    run_and_end(main)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trainyard.settings.steps.preparation import PrepareText
-from trainyard.steps.runtime.entrypoint import end_process, run_step
+from trainyard.steps.runtime.entrypoint import run_and_end, run_step
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -28,4 +28,4 @@ def prepare(settings: PrepareText) -> int:
 
 
 if __name__ == "__main__":
-    end_process(main())
+    run_and_end(main)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trainyard.settings.steps.training import TrainSingle
-from trainyard.steps.runtime.entrypoint import end_process, run_task_step
+from trainyard.steps.runtime.entrypoint import run_and_end, run_task_step
 from trainyard.steps.runtime.flags import GivenSettings
 from trainyard.steps.training.stopping import StopRequest
 
@@ -31,4 +31,4 @@ def train_single(given: GivenSettings[TrainSingle]) -> int:
 
 
 if __name__ == "__main__":
-    end_process(main())
+    run_and_end(main)

@@ -12,7 +12,7 @@ import os
 from collections.abc import Sequence
 
 from trainyard.settings.steps.train_tensorflow import TrainTensorFlow
-from trainyard.steps.runtime.entrypoint import end_process, run_task_step
+from trainyard.steps.runtime.entrypoint import run_and_end, run_task_step
 from trainyard.steps.runtime.flags import GivenSettings
 from trainyard.steps.training.stopping import StopRequest
 
@@ -38,4 +38,4 @@ def train_tensorflow(given: GivenSettings[TrainTensorFlow]) -> int:
 
 
 if __name__ == "__main__":
-    end_process(main())
+    run_and_end(main)

@@ -51,6 +51,23 @@ class TinyTask(Task):
         return logits
 
 
+class Failing(TinyTask):
+    """Fails in the first attempts, so many as TINY_TASK_FAILURES says, in the way that TINY_TASK_FAILURE names."""
+
+    failures: Mapping[str, Exception] = MappingProxyType(
+        {
+            "bug": KeyError("no such thing"),
+            "memory": torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+            "device": RuntimeError("CUDA error: uncorrectable ECC error encountered"),
+        }
+    )
+
+    def loss(self, model: torch.nn.Module, batch: Tensors) -> torch.Tensor:
+        if int(os.environ["TRAINYARD_ATTEMPT"]) < int(os.environ["TINY_TASK_FAILURES"]):
+            raise self.failures[os.environ["TINY_TASK_FAILURE"]]
+        return super().loss(model, batch)
+
+
 class WithoutDropout(TinyTask):
     """The same without randomness, to compare numbers of ranks."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import time
 from pathlib import Path
 
@@ -65,8 +66,10 @@ def test_a_killed_worker_is_replaced_and_every_bit_is_as_undisturbed(digits: Pat
     finally:
         exit_codes = ranks.wait(LIMIT_SECONDS)
     assert exit_codes == [0, 0], ranks.outputs
-    assert "restart 1 of 2: rank 1 was killed by SIGKILL; all ranks start again" in ranks.outputs[0]
-    assert "restart 2 of 2: rank 0 was killed by SIGKILL; all ranks start again" in ranks.outputs[0]
+    node = f"node 0 ({socket.gethostname()})"
+    assert f"restart 1 of 2: rank 1 on {node} was killed by SIGKILL; all ranks start again" in ranks.outputs[0]
+    again = f"(failure 2 on {node}: leave that machine out if it goes on)"
+    assert f"restart 2 of 2: rank 0 on {node} was killed by SIGKILL {again}; all ranks" in ranks.outputs[0]
     commits = [read_commit(step_folder(tmp_path / name / "checkpoints", LAST_STEP)) for name in ("whole", "cut")]
     assert commits[0] == commits[1]
     models = [(tmp_path / name / "model" / "model.safetensors").read_bytes() for name in ("whole", "cut")]
@@ -87,7 +90,33 @@ def test_a_stop_reaches_the_worker_and_used_up_restarts_end_the_job(digits: Path
         wait_for_checkpoint(ranks, tmp_path, step)
         os.kill(worker_of(ranks.processes[0].pid), signal.SIGKILL)
     assert ranks.wait(LIMIT_SECONDS) == [1], ranks.outputs
-    assert "rank 0 was killed by SIGKILL, and the restarts are used up (--restarts 1)" in ranks.outputs[0]
+    assert "and the restarts are used up (--restarts 1)" in ranks.outputs[0]
+
+
+@pytest.mark.parametrize(
+    ("failure", "failures", "exit_code", "expected"),
+    [
+        ("bug", 1, 1, "error: rank 0 on NODE was ended by an exception, which another start would not change"),
+        ("memory", 1, 1, "error: rank 0 on NODE ran out of memory, which another start would not change"),
+        ("device", 1, 0, "restart 1 of 1: rank 0 on NODE had a fault of its device; all ranks start again"),
+        (
+            "device",
+            2,
+            1,
+            "had a fault of its device (failure 2 on NODE: leave that machine out if it goes on), and the",
+        ),
+    ],
+)
+def test_what_another_start_may_help_with_is_restarted(
+    digits: Path, tmp_path: Path, failure: str, failures: int, exit_code: int, expected: str
+) -> None:
+    environment = {"TINY_TASK_FAILURE": failure, "TINY_TASK_FAILURES": str(failures)}
+    arguments = training_arguments(digits, tmp_path, "tiny_task:Failing", "--max-steps", 2, "--restarts", 1)
+    ranks = start_ranks("train_ddp", arguments, 1, environment=environment)
+    assert ranks.wait(LIMIT_SECONDS) == [exit_code], ranks.outputs
+    assert expected.replace("NODE", f"node 0 ({socket.gethostname()})") in ranks.outputs[0]
+    assert ranks.outputs[0].count("Traceback (most recent call last)") == failures, "each is shown once, in full"
+    assert ("restart 1 of 1" in ranks.outputs[0]) == (failure == "device")
 
 
 def test_starting_over_at_each_restart_is_refused(

@@ -6,12 +6,13 @@ import atexit
 import errno
 import os
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from typing import NoReturn, TypeVar
 
 from trainyard.settings.files import describe_os_error
 from trainyard.settings.steps.training import Training
-from trainyard.steps.runtime.errors import LOST_EXIT_CODE, LostConnection, StepError
+from trainyard.steps.runtime.errors import LOST_EXIT_CODE, LostConnection, StepError, exit_code_of
 from trainyard.steps.runtime.flags import GivenSettings, parse_flags, parse_task_flags
 from trainyard.steps.runtime.rank_variables import watch_siblings
 from trainyard.steps.runtime.watcher import end_with_watcher, is_worker, own_command, run_watched
@@ -89,6 +90,20 @@ def _run(program: str, body: Callable[[], int]) -> int:
         return _report(program, describe_os_error(failure))
     except KeyboardInterrupt:
         return _report(program, "interrupted", exit_code=130)
+
+
+def run_and_end(main: Callable[[], int]) -> NoReturn:
+    """Run a step, and end its process with one exit code for each kind of failure, whatever threads are still alive.
+
+    An unexpected exception is printed with its traceback; its exit code is 1, or tells this step's watcher its kind.
+    """
+    try:
+        exit_code = main()
+    except Exception as failure:
+        sys.stdout.flush()
+        traceback.print_exc()
+        exit_code = exit_code_of(failure) if is_worker() else 1
+    end_process(exit_code)
 
 
 def end_process(exit_code: int) -> NoReturn:

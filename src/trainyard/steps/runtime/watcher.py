@@ -11,6 +11,7 @@ import ctypes
 import itertools
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -19,7 +20,15 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from trainyard.steps.runtime.errors import LOST_EXIT_CODE, STOPPED_EXIT_CODE, SetupError, first_line
+from trainyard.steps.runtime.errors import (
+    BUG_EXIT_CODE,
+    DEVICE_EXIT_CODE,
+    LOST_EXIT_CODE,
+    MEMORY_EXIT_CODE,
+    STOPPED_EXIT_CODE,
+    SetupError,
+    first_line,
+)
 from trainyard.steps.runtime.rank_variables import RankVariables, read_rank_variables
 
 if TYPE_CHECKING:
@@ -33,6 +42,15 @@ _VICTIM_WAITS_SECONDS = 15.0
 _FAILED_WAITS_SECONDS = 2.0
 """What a worker reports as its own failure may follow from another's death, of which a watcher then knows already."""
 _END_TOGETHER_SECONDS = 30.0
+_RESTARTED = {LOST_EXIT_CODE: "lost another rank", DEVICE_EXIT_CODE: "had a fault of its device"}
+"""By exit codes of workers, what another start may help with, in words."""
+_NOT_RESTARTED = {
+    1: "reported an error",
+    2: "reported an error",
+    BUG_EXIT_CODE: "was ended by an exception",
+    MEMORY_EXIT_CODE: "ran out of memory",
+}
+"""What would happen again."""
 _PR_SET_PDEATHSIG = 1
 """From linux/prctl.h."""
 
@@ -138,15 +156,22 @@ class _Watcher:
                 counted = True
                 if finished == self._variables.world_size or waited > _END_TOGETHER_SECONDS:
                     board.compare_set(key, "", "end")
-            elif (patience := _patience(code)) is None or waited > patience:
-                board.compare_set(key, "", self._verdict_on(code, attempt))
+            elif waited >= _patience(code):
+                failures = f"failures of node {self._variables.node_rank}"
+                verdict = self._verdict_on(code, attempt, failures_before=board.add(failures, 0))
+                if board.compare_set(key, "", verdict).decode() == verdict and _is_of_node(code):
+                    board.add(failures, 1)
         return board.get(key).decode()
 
-    def _verdict_on(self, code: int, attempt: int) -> str:
-        rank = f"rank {self._variables.rank}"
-        if code >= 0 and code != LOST_EXIT_CODE:
-            return f"fail {rank} ended with exit code {code}"
-        died = f"{rank} lost another rank" if code >= 0 else f"{rank} was killed by {signal.Signals(-code).name}"
+    def _verdict_on(self, code: int, attempt: int, failures_before: int) -> str:
+        node = f"node {self._variables.node_rank} ({socket.gethostname()})"
+        rank = f"rank {self._variables.rank} on {node}"
+        if code >= 0 and code not in _RESTARTED:
+            what = _NOT_RESTARTED.get(code, f"ended with exit code {code}")
+            return f"fail {rank} {what}, which another start would not change"
+        died = f"{rank} {_RESTARTED[code]}" if code >= 0 else f"{rank} was killed by {signal.Signals(-code).name}"
+        if _is_of_node(code) and failures_before:
+            died += f" (failure {failures_before + 1} on {node}: leave that machine out if it goes on)"
         if self._told_to_stop:
             return f"fail {died} while it was to stop"
         if attempt >= self._restarts:
@@ -162,7 +187,8 @@ class _Watcher:
                 self._leave(self._board)
         if code < 0 and self._told_to_stop:
             return 128 - code
-        return 1 if code < 0 or code == LOST_EXIT_CODE else code
+        between_them = (LOST_EXIT_CODE, DEVICE_EXIT_CODE, BUG_EXIT_CODE, MEMORY_EXIT_CODE)
+        return 1 if code < 0 or code in between_them else code
 
     def _leave(self, board: Store) -> None:
         others_left = board.add("left", 0 if self._variables.rank == 0 else 1)
@@ -179,10 +205,15 @@ class _Watcher:
             self._worker.send_signal(number)
 
 
-def _patience(code: int) -> float | None:
-    """Return how long to wait for other watchers' verdict on a worker's end; None for one that died."""
-    if code < 0:
-        return None
+def _is_of_node(code: int) -> bool:
+    """Return whether a worker's end says something of its machine."""
+    return code < 0 or code == DEVICE_EXIT_CODE
+
+
+def _patience(code: int) -> float:
+    """Return for how many seconds to wait for other watchers' verdict on a worker's end; 0 for one that died."""
+    if _is_of_node(code):
+        return 0.0
     return _VICTIM_WAITS_SECONDS if code == LOST_EXIT_CODE else _FAILED_WAITS_SECONDS
 
 
