@@ -15,6 +15,7 @@ from trainyard.rehearse.job_code import Snapshot, snapshot_of
 from trainyard.rehearse.local_data import KeptData, LocalPath, local_path, on_this_machine
 from trainyard.rehearse.machine import available_processors
 from trainyard.settings.quantities import counted
+from trainyard.spec.distributions import TensorFlow
 from trainyard.spec.literals import ParameterValue
 from trainyard.spec.model import Component, Distribution, Parallel, Pipeline, ProcessCounts, Resources, Spark
 from trainyard.spec.resolution import JobUse, Resolution
@@ -242,9 +243,9 @@ class ProcessCap:
     def counts_of(self, use: JobUse) -> tuple[ProcessCounts, str | None]:
         """Return the processes of a job that run here, and what was left out, if anything was.
 
-        Nodes and processes per node are divided by whole numbers, so that a batch that is shared evenly by all is
-        shared evenly by those left. Without a number given, parameter servers come on top, since they mostly wait.
-        Parallel and Spark jobs are started by one process.
+        A job of several nodes keeps two, and one of several processes as well, so that what goes wrong between them
+        does so here. Without a number given, parameter servers come on top, since they mostly wait. Parallel and Spark
+        jobs are started by one process.
         """
         if isinstance(use.component.task, (Parallel, Spark)):
             return ProcessCounts(1, 1, 1), None
@@ -254,12 +255,16 @@ class ProcessCap:
             limit = max(self.processors, self.gpus, _SMALLEST_LIMIT) + counts.parameter_servers
         if counts.world_size <= limit:
             return counts, None
-        nodes = _largest_divisor(counts.nodes, limit)
-        per_node = _largest_divisor(counts.processes_per_node, limit // nodes)
-        capped = ProcessCounts(nodes, per_node, nodes * per_node, min(counts.parameter_servers, nodes * per_node - 1))
+        distribution = use.job.effective_distribution
+        if isinstance(distribution, TensorFlow):
+            capped = _fewer_tasks(distribution, counts, limit)
+        else:
+            nodes, per_node = _fewer(counts.nodes, counts.processes_per_node, limit)
+            capped = ProcessCounts(nodes, per_node, nodes * per_node)
         reduced = f"{_described(counts)} were reduced to {_described(capped, '')}"
         if self.max_processes is not None:
-            return capped, f"{reduced} by --max-processes {self.max_processes}"
+            lost = ", which leaves out what happens between nodes" if capped.nodes < min(2, counts.nodes) else ""
+            return capped, f"{reduced} by --max-processes {self.max_processes}{lost}"
         has = counted(self.processors, "processor")
         return capped, f"{reduced}, since this machine has {has}: --max-processes {counts.world_size} runs all"
 
@@ -273,8 +278,41 @@ class ProcessCap:
 
 
 def _described(counts: ProcessCounts, unit: str = " processes") -> str:
-    return f"{counts.world_size}{unit} ({counts.nodes} x {counts.processes_per_node})"
+    shape = f"{counts.nodes} x {counts.processes_per_node}"
+    if counts.parameter_servers:
+        workers, servers = counts.training_processes, counts.parameter_servers
+        shape = f"{counted(workers, 'worker')} and {counted(servers, 'parameter server')}"
+    return f"{counts.world_size}{unit} ({shape})"
 
 
-def _largest_divisor(count: int, limit: int) -> int:
-    return next(divisor for divisor in range(min(count, limit), 0, -1) if count % divisor == 0)
+def _fewer(nodes: int, per_node: int, limit: int) -> tuple[int, int]:
+    """Return at most `limit` processes in the manner of more: nodes, and processes on each.
+
+    Two nodes are kept before anything else, then two processes. Divisors come next, so that a batch that is shared
+    evenly by all is shared evenly by those left; then two processes on a node, whose local ranks differ; then size.
+    """
+
+    def worth(shape: tuple[int, int]) -> tuple[object, ...]:
+        some_nodes, some_per_node = shape
+        is_even = nodes % some_nodes == 0 and per_node % some_per_node == 0
+        has_local_ranks = some_per_node >= min(2, per_node)
+        count = some_nodes * some_per_node
+        return some_nodes >= min(2, nodes), count >= 2, is_even, has_local_ranks, count
+
+    shapes = [(some, each) for some in _smaller_counts(nodes) for each in _smaller_counts(per_node)]
+    return max(((some, each) for some, each in shapes if some * each <= limit), key=worth)
+
+
+def _smaller_counts(count: int) -> list[int]:
+    """Return the divisors of a count, and 2, which may be none of them, if it is no more than the count."""
+    return [smaller for smaller in range(1, count + 1) if smaller == 2 or count % smaller == 0]
+
+
+def _fewer_tasks(distribution: TensorFlow, counts: ProcessCounts, limit: int) -> ProcessCounts:
+    """Return at most `limit` of TensorFlow's tasks, with workers and parameter servers if there were both."""
+    servers = min(counts.parameter_servers, max(limit // 2, limit - counts.training_processes))
+    workers, _ = _fewer(counts.training_processes, 1, limit - servers)
+    tasks = workers + servers
+    fewest_on_a_node = min(2, counts.processes_per_node)
+    nodes = min(counts.nodes, max(tasks // fewest_on_a_node, min(2, tasks)))
+    return distribution.process_counts(nodes, {"worker_count": workers, "parameter_server_count": servers})
