@@ -30,6 +30,7 @@ def check_mpi(found: list[dict[str, str]], nodes: int, processes: int) -> None:
         assert environment["OMPI_COMM_WORLD_RANK"] == str(rank)
         assert environment["OMPI_COMM_WORLD_SIZE"] == str(nodes * processes)
         assert environment["OMPI_COMM_WORLD_LOCAL_RANK"] == str(rank % processes)
+        assert environment["OMPI_COMM_WORLD_NODE_RANK"] == str(rank % processes)
         assert environment["OMPI_COMM_WORLD_LOCAL_SIZE"] == str(processes)
         assert environment["AZUREML_CR_NODE_RANK"] == str(rank // processes)
         assert ("AZ_BATCH_MASTER_NODE" in environment) is (nodes > 1)

@@ -46,12 +46,12 @@ EVERY_JOB = {
     "PYTHONUNBUFFERED",
 }
 PYTORCH = {"MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "NODE_RANK", "RANK", "LOCAL_RANK"}
-MPI = {f"OMPI_COMM_WORLD_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")}
+MPI = {f"OMPI_COMM_WORLD_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "NODE_RANK", "LOCAL_SIZE")}
 MPI |= {"AZ_BATCH_MASTER_NODE", "AZ_BATCHAI_MPI_MASTER_NODE"}
 NAMES_OF = {
     "none": set[str](),
     "pytorch": PYTORCH,
-    "mpi": {f"OMPI_COMM_WORLD_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")},
+    "mpi": {f"OMPI_COMM_WORLD_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "NODE_RANK", "LOCAL_SIZE")},
     "tensorflow": {"TF_CONFIG"},
 }
 SHELL_ADDS = {"PWD", "SHLVL", "_", "OLDPWD", "LC_CTYPE"}

@@ -125,6 +125,8 @@ class MpiHere(LocalDistribution):
         Variable("OMPI_COMM_WORLD_RANK", lambda attempt, rank: rank, CHEATSHEET),
         Variable("OMPI_COMM_WORLD_SIZE", lambda attempt, rank: attempt.job.processes, CHEATSHEET),
         Variable("OMPI_COMM_WORLD_LOCAL_RANK", lambda attempt, rank: attempt.local_rank(rank), CHEATSHEET),
+        # The rank within the node, in spite of its name; `mpirun` takes this machine for one node.
+        Variable("OMPI_COMM_WORLD_NODE_RANK", lambda attempt, rank: attempt.local_rank(rank), CHEATSHEET),
         Variable("OMPI_COMM_WORLD_LOCAL_SIZE", lambda attempt, rank: attempt.job.counts.processes_per_node, CHEATSHEET),
         Variable(
             "AZ_BATCH_MASTER_NODE",

@@ -8,8 +8,10 @@ from collections.abc import Iterator
 from trainyard.lint.checks import LintContext, check
 from trainyard.lint.placements import Placement
 from trainyard.lint.rules.vm_sizes import machine_related
+from trainyard.lint.scripts.own_processes import lightning_starts_processes, uses_all_gpus
+from trainyard.lint.scripts.syntax import parse
 from trainyard.spec.diagnostic import Diagnostic, Related, Severity, Span
-from trainyard.spec.distributions import PyTorch, TensorFlow
+from trainyard.spec.distributions import Mpi, PyTorch, TensorFlow
 from trainyard.spec.rule import Rule
 from trainyard.spec.shell_words import LAUNCHER_MODULES, LAUNCHERS, simple_commands
 
@@ -57,7 +59,8 @@ def _processes_exceed_gpus(placement: Placement, context: LintContext) -> Iterat
 GPUS_IDLE = Rule("AML602", "gpus-idle", "warning", suppressed_by_errors=True).explained(
     summary="There are fewer processes on a machine than GPUs.",
     why="Each process uses one GPU; the others are paid for and idle. The default of "
-    "`process_count_per_instance` is 1.",
+    "`process_count_per_instance` is 1. Not reported for a script that starts a process for each GPU itself "
+    "(`torch.multiprocessing.spawn`, Lightning's Trainer under MPI) or uses all of them in one (DataParallel).",
     example=_JOB
     + """\
 distribution: {type: pytorch, process_count_per_instance: ‹1⇒8›}
@@ -71,9 +74,20 @@ def _gpus_idle(placement: Placement, context: LintContext) -> Iterator[Diagnosti
     sku, processes = placement.sku, _gpu_processes(placement)
     if sku is None or processes is None or processes >= sku.gpu_count or _launchers(placement):
         return
+    if processes == 1 and _starts_its_own(placement, context):
+        return
     message = f"only {processes} of the {sku.gpu_count} GPUs of {sku.name} are used"
     hint = f"Write `process_count_per_instance: {sku.gpu_count}`."
     yield GPUS_IDLE.at(_count_span(placement), message, hint, machine_related(placement))
+
+
+def _starts_its_own(placement: Placement, context: LintContext) -> bool:
+    """Whether one process on a machine is right, because a script of the command starts the others."""
+    command = context.command_of(placement.component)
+    files = [called.file for called in context.calls_of(command)] if command is not None else []
+    scripts = [syntax for file in files if file is not None and (syntax := parse(file)) is not None]
+    by_lightning = isinstance(placement.distribution, Mpi) and any(map(lightning_starts_processes, scripts))
+    return by_lightning or any(map(uses_all_gpus, scripts))
 
 
 @check("placement")
@@ -198,7 +212,8 @@ def _distribution_key(placement: Placement) -> Span:
 LAUNCHER_UNDER_DISTRIBUTION = Rule("AML613", "launcher-under-distribution", "error").explained(
     summary="The command uses a launcher, although `distribution` already starts the processes.",
     why="Each of the processes that Azure ML starts would start all of them again. Run the script itself, or set "
-    "`process_count_per_instance: 1`.",
+    "`process_count_per_instance: 1`; on several machines the launcher must then know of the others, as torchrun does "
+    "by `--nnodes`, `--node_rank` and `--master_addr`, and deepspeed by `--hostfile` alone.",
     example="""\
 type: command
 command: ‹torchrun --nproc_per_node 8 ⇒python ›train.py
@@ -214,11 +229,13 @@ def _launcher_under_distribution(placement: Placement, context: LintContext) -> 
     processes, command = placement.processes_per_node, context.command_of(placement.component)
     if placement.distribution is None or processes is None or processes < 2 or command is None:
         return
+    hint = "Run the script with python"
+    if placement.nodes == 1:
+        hint += ", or write `process_count_per_instance: 1`"
     for start, end in _launchers(placement):
         message = f"each of the {processes} processes that `distribution` starts would start its own processes"
         related = [Related(placement.distribution.span, "the processes are started here")]
-        hint = "Run the script with python, or write `process_count_per_instance: 1`."
-        yield LAUNCHER_UNDER_DISTRIBUTION.at(command.span(start, end), message, hint, related)
+        yield LAUNCHER_UNDER_DISTRIBUTION.at(command.span(start, end), message, f"{hint}.", related)
 
 
 NODES_WITHOUT_DISTRIBUTION = Rule(

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from trainyard.lint.checks import LintContext, check, known_words
 from trainyard.lint.placements import Placement
 from trainyard.lint.rules.vm_sizes import machine_related
+from trainyard.lint.script_calls import calls_with_flags, declared
 from trainyard.lint.scripts.syntax import Syntax, constant, dotted, keyword, line_of, parse, walk
 from trainyard.settings.suggestions import only_close, slips
 from trainyard.spec.diagnostic import Diagnostic
-from trainyard.spec.distributions import PyTorch
+from trainyard.spec.distributions import Mpi, PyTorch
+from trainyard.spec.parsed import ParsedCommand
 from trainyard.spec.rule import Rule
 from trainyard.spec.shell_words import LAUNCHER_MODULES, CalledScript, Word, simple_commands
 
@@ -126,12 +129,15 @@ _FLAGS: dict[str, list[str]] = {
     **dict.fromkeys(("deepspeed", "deepspeed.launcher.runner"), known_words("deepspeed_flags")),
 }
 _MACHINES = ("nnodes", "num_machines", "num_nodes")
+_NODE_RANKS = ("NODE_RANK", "AZUREML_CR_NODE_RANK", "OMPI_COMM_WORLD_NODE_RANK", "RANK")
+_DEEPSPEED_MODULE = "deepspeed.launcher.runner"
 
 
 LAUNCHER_FLAG = Rule("AML622", "launcher-flag", "error").explained(
     summary="A flag of torchrun, accelerate or deepspeed is misspelt, or asks for machines that the job does not have.",
     why="The launcher ends at once with an unknown flag. With more machines than there are, the processes wait for "
-    "the others until the job times out; with `--standalone`, each machine trains by itself.",
+    "the others until the job times out; with `--standalone`, or with deepspeed without `--hostfile`, each machine "
+    "trains by itself.",
     example="""\
 type: command
 command: torchrun ‸--‹nprocs_per_node⇒nproc_per_node› 8 train.py
@@ -164,6 +170,31 @@ def _launcher_flag(placement: Placement, context: LintContext) -> Iterator[Diagn
             elif name == "standalone" and placement.nodes is not None and placement.nodes > 1:
                 message = f"with --standalone each of the {placement.nodes} machines trains by itself"
                 yield LAUNCHER_FLAG.at(span, message, "Use --nnodes, --node_rank and --master_addr.")
+            elif name in _MACHINES and value.strip("${}") in _NODE_RANKS:
+                message = f"--{name} is the number of machines, and {value} is the number that one of them has"
+                yield LAUNCHER_FLAG.at(span, message, "Write $AZUREML_NODE_COUNT.")
+    yield from _machines_alone(placement, command)
+
+
+def _machines_alone(placement: Placement, command: ParsedCommand) -> Iterator[Diagnostic]:
+    """The deepspeed launcher on several machines without a list of them: it knows its own alone.
+
+    https://www.deepspeed.ai/getting-started/#resource-configuration-multi-node
+    """
+    nodes = placement.nodes
+    if nodes is None or nodes < 2 or _starts_launchers(placement) or "hostfile" in command.text:
+        return
+    for words in simple_commands(command.text):
+        launcher = next((word for word in words if word.text == _DEEPSPEED_MODULE), words[0])
+        if launcher.text in ("deepspeed", _DEEPSPEED_MODULE):
+            message = f"each of the {nodes} machines trains by itself: deepspeed knows others from a --hostfile only"
+            hint = "Run the script with python and `distribution: {type: pytorch, process_count_per_instance: GPUS}`."
+            yield LAUNCHER_FLAG.at(command.span(launcher.start, launcher.end), message, hint)
+
+
+def _starts_launchers(placement: Placement) -> bool:
+    """Whether each of several processes would run a launcher, which AML613 reports."""
+    return placement.distribution is not None and placement.processes_per_node != 1
 
 
 def _flags_of(words: Sequence[Word]) -> tuple[Sequence[str], list[tuple[Word, str]]]:
@@ -179,8 +210,97 @@ def _flags_of(words: Sequence[Word]) -> tuple[Sequence[str], list[tuple[Word, st
         word = words[at]
         if word.text.endswith(".py") or word.text in ("-m", "--module"):
             return _FLAGS[words[start].text], given
-        if word.text.startswith("--") and "$" not in word.text:
+        if word.text.startswith("--") and "$" not in word.text.partition("=")[0]:
             _, equals, value = word.text.partition("=")
             follower = words[at + 1].text if at + 1 < len(words) else ""
             given.append((word, value if equals else follower))
     return (), []
+
+
+LOCAL_RANK_FLAG = Rule("AML623", "local-rank-flag", "error").explained(
+    summary="The script does not take the flag that torch.distributed.launch passes to it.",
+    why="Since PyTorch 2 it passes `--local-rank`, with a hyphen, which argparse takes for another flag than "
+    "`--local_rank`: the script ends at once. Declare both, or read LOCAL_RANK from the environment, which works with "
+    "`torchrun`, with `--use-env` and without a launcher. Not reported where the environment's name has PyTorch 1.",
+    example="""\
+type: command
+command: python -m torch.distributed.launch --nproc_per_node 4 ‸train.py
+code: ./src
+environment: azureml:torch:3
+resources: {instance_type: Standard_NC64as_T4_v3, shm_size: 64g}
+=== src/train.py
+import argparse
+
+parser = argparse.ArgumentParser()
+parser.add_argument(‹⇒"--local-rank", ›"--local_rank", type=int)
+print(parser.parse_args().local_rank)
+""",
+)
+_LAUNCH = "torch.distributed.launch"
+_PASSED = "--local-rank"
+_TORCH_1 = re.compile(r"torch\D{0,3}1\.\d", re.IGNORECASE)
+
+
+@check("placement")
+def _local_rank_flag(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
+    command = context.command_of(placement.component)
+    if command is None or _LAUNCH not in command.text or _starts_launchers(placement):
+        return
+    if _TORCH_1.search(command.reading.document.text):
+        return
+    by_place = {called.call.script.start: (called, flags) for called, flags in calls_with_flags(command, context)}
+    for words in simple_commands(command.text):
+        names = [word.text.replace("_", "-") for word in words]
+        if _LAUNCH not in names or "--use-env" in names:
+            continue
+        for called, flags in (by_place[word.start] for word in words if word.start in by_place):
+            if flags.takes_others or flags.commands or flags.find(_PASSED) is not None:
+                continue
+            own = flags.find("--local_rank")
+            message = f"{called.name} gets {_PASSED} from torch.distributed.launch, and does not take it"
+            hint = f'Declare add_argument("{_PASSED}", "--local_rank", type=int), or read LOCAL_RANK under torchrun.'
+            yield LOCAL_RANK_FLAG.at(called.place, message, hint, [declared(own)] if own is not None else [])
+
+
+NODE_RANK_OF_MPI = Rule("AML624", "node-rank-of-mpi", "warning").explained(
+    summary="OMPI_COMM_WORLD_NODE_RANK is taken for the number of the machine.",
+    why="In spite of its name it is the number of the process within its machine: with one process on each of two "
+    "machines it is 0 on both, so that both think that they are the first. With one process on each machine, "
+    "OMPI_COMM_WORLD_RANK is the number of the machine.",
+    example="""\
+type: command
+command: python ‸train.py
+code: ./src
+environment: azureml:torch:3
+distribution: {type: mpi}
+resources: {instance_count: 2}
+=== src/train.py
+import os
+
+node_rank = int(os.environ["OMPI_COMM_WORLD_‹NODE_⇒›RANK"])
+print(node_rank)
+""",
+)
+_NODE_RANK_OF_MPI = "OMPI_COMM_WORLD_NODE_RANK"
+_OF_NODES = re.compile(r"(node|machine|host)_?(rank|index|idx|id)\b", re.IGNORECASE)
+
+
+@check("placement")
+def _node_rank_of_mpi(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
+    command = context.command_of(placement.component)
+    if command is None or not isinstance(placement.distribution, Mpi) or placement.nodes in (None, 1):
+        return
+    hint = "Use OMPI_COMM_WORLD_RANK, with one process on each machine."
+    if placement.processes_per_node not in (None, 1):
+        hint = "Divide OMPI_COMM_WORLD_RANK by OMPI_COMM_WORLD_LOCAL_SIZE."
+    message = f"{_NODE_RANK_OF_MPI} is the number of a process within its machine"
+    for match in re.finditer(rf"(?i:node_?rank)[ =]\"?\$\{{?({_NODE_RANK_OF_MPI})\b", command.text):
+        yield NODE_RANK_OF_MPI.at(command.span(*match.span(1)), message, hint)
+    for called in context.calls_of(command):
+        syntax = parse(called.file) if called.file is not None else None
+        for node in syntax.of(ast.Assign) if syntax is not None else ():
+            is_of_nodes = any(_OF_NODES.search(ast.unparse(target)) for target in node.targets)
+            if is_of_nodes and repr(_NODE_RANK_OF_MPI) in ast.unparse(node.value):
+                assert called.file is not None
+                here = line_of(called.file, node, "it is taken for the number of the machine here")
+                yield NODE_RANK_OF_MPI.at(called.place, message, hint, [here])

@@ -105,11 +105,15 @@ def _typographic_dashes(command: ParsedCommand) -> Iterator[Diagnostic]:
     if not any(dash in command.text for dash in _DASHES):
         return
     for words in simple_commands(command.text):
-        for word in words[1:]:
-            if word.text.startswith(_DASHES) and word.text[1:2].isalpha() and not word.is_quoted:
-                right = f"--{word.text[1:]}"
+        for word, follower in zip_longest(words[1:], words[2:]):
+            name, end = word.text[1:], word.end
+            if not name and follower is not None and words[0].text in _PROGRAMS:
+                # "— epochs": some pages put a blank behind the dash.
+                name, end = follower.text, follower.end
+            if word.text.startswith(_DASHES) and name[:1].isalpha() and not word.is_quoted:
+                right = f"--{name}"
                 message = f"'{word.text}' starts with a typographic dash, so the script does not see a flag"
-                yield UNKNOWN_FLAG.at(command.span(word.start, word.end), message, f"Write {right}.", replacement=right)
+                yield UNKNOWN_FLAG.at(command.span(word.start, end), message, f"Write {right}.", replacement=right)
 
 
 MISSING_FLAG = Rule("AML502", "missing-flag", "error").explained(
