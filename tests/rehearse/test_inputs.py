@@ -288,6 +288,14 @@ def test_data_of_the_wrong_kind_is_named(workspace: Any, path: str, kind: str, p
     assert path in diagnostic.span.file.read_text().splitlines()[diagnostic.span.line - 1]
 
 
+def test_a_file_in_place_of_its_folder_names_the_folder(workspace: Any) -> None:
+    with pytest.raises(SpecError) as caught:
+        workspace.run(with_data(workspace, "../src/note_times.py", "uri_folder"))
+
+    (diagnostic,) = caught.value.diagnostics
+    assert diagnostic.hint == "give the folder that holds it: ../src"
+
+
 def test_missing_data_on_the_command_line_is_a_usage_error(workspace: Any) -> None:
     with pytest.raises(UsageError, match=r"there is no folder .*/nowhere; correct the path"):
         workspace.run(with_data(workspace, "../src"), overrides={"inputs.data": "nowhere"})

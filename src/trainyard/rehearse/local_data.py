@@ -13,7 +13,7 @@ import tempfile
 import urllib.parse
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import yaml
@@ -153,6 +153,9 @@ def on_this_machine(data: LocalPath, port_type: str, named: str, kept: KeptData)
         if data.path.exists():
             actual = "folder" if data.path.is_dir() else "file"
             problem = f"{data.path} is a {actual}; the input takes a {expected}"
+        if data.path.is_file():
+            parent = str(PurePosixPath(data.written).parent)
+            raise error_at(data.span, f"{named}: {problem}", f"give the folder that holds it: {parent}")
         raise error_at(data.span, f"{named}: {problem}", f"correct the path, or give other data in its place: {set_it}")
     return data
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,8 @@ CHAT = [
     {"role": "user", "content": "Two and two?"},
     {"role": "assistant", "content": "Four"},
 ]
+SHAREGPT = {"conversations": [{"from": "human", "value": "Hello there"}, {"from": "gpt", "value": "Hi"}]}
+ALPACA = {"instruction": "Add these", "input": "Two and four", "output": "Six"}
 COMPLETION = {"prompt": "Two and three?", "completion": " Five"}
 
 
@@ -81,6 +84,8 @@ def answers_in(folder: Path) -> list[str]:
         ({"messages": CHAT}, ["Hi<|endoftext|>", "Four<|endoftext|>"]),
         ({"prompt": CHAT[:1], "completion": CHAT[1:2]}, ["Hi<|endoftext|>"]),
         (COMPLETION, [" Five<|endoftext|>"]),
+        (SHAREGPT, ["Hi<|endoftext|>"]),
+        (ALPACA, ["Six<|endoftext|>"]),
     ],
 )
 def test_answers_are_what_the_assistant_says_and_how_it_ends(
@@ -95,13 +100,36 @@ def test_answers_are_what_the_assistant_says_and_how_it_ends(
     assert (tmp_path / "out" / "chat_template.jinja").read_text() == template
 
 
+def test_instructions_need_no_chat_template(base: Path, tmp_path: Path) -> None:
+    shutil.copytree(base, tmp_path / "base", ignore=shutil.ignore_patterns("chat_template.jinja"))
+    assert prepare(tmp_path / "base", [ALPACA], tmp_path / "out") == 0
+    assert answers_in(tmp_path / "out") == ["Six<|endoftext|>"]
+    row = rows_in(tmp_path / "out")["tokens"][0].tolist()
+    assert "Add these\n\nTwo and four\n\nSix" in read_tokenizer(tmp_path / "out" / "tokenizer.json").decode(row)
+
+
 @pytest.mark.parametrize(
     ("lines", "template", "message"),
     [
-        ([{"question": "?"}], TEMPLATE, "chats.jsonl:1: expected messages, or prompt and completion; found question"),
+        (
+            [{"question": "?"}],
+            TEMPLATE,
+            "chats.jsonl:1: expected messages, prompt and completion, conversations (ShareGPT)",
+        ),
         ([COMPLETION, {"messages": ["Hi"]}], TEMPLATE, "chats.jsonl:2: message 1 is not an object with role and"),
         ([{"messages": CHAT}], FORGETFUL, "chats.jsonl:1: the chat template in"),
         ([{"messages": CHAT}], None, "has no chat template, which conversations need"),
+        (
+            [{"messages": [CHAT[0], {"role": "bot", "content": "Hi"}]}],
+            TEMPLATE,
+            "chats.jsonl:1: no message has the role 'assistant', whose answers are learned; found 'bot'",
+        ),
+        (
+            [{"conversations": [{"from": "human", "value": "?"}, {"from": "model", "value": "!"}]}],
+            TEMPLATE,
+            "chats.jsonl:1: turn 2 is from 'model'; expected one of system, human",
+        ),
+        ([{"conversations": ["Hi"]}], TEMPLATE, "chats.jsonl:1: turn 1 is not an object with from and value"),
         ([{"messages": CHAT[:1]}], TEMPLATE, "no conversation for training has an answer within --sequence-length 64"),
     ],
 )

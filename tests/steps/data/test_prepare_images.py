@@ -22,6 +22,7 @@ from trainyard.steps.data.dataset.shards import require_digests
 from trainyard.steps.runtime.files import write_json
 
 RANDOM = np.random.default_rng(0)
+ENDINGS = ".png .jpg .jpeg .webp .bmp .tif .tiff"
 
 
 def prepare(out: Path, *arguments: object) -> int:
@@ -326,13 +327,30 @@ def test_folders_without_images(capsys: pytest.CaptureFixture[str], tmp_path: Pa
     pets.mkdir()
     flags = ("--format", "folder", "--source", pets)
     assert complaint(capsys, tmp_path / "out", *flags) == (
-        f"{pets} holds no images: expected one folder of PNG or JPEG files per class"
+        f"{pets} holds no images: expected one folder of images ({ENDINGS}) per class"
     )
     write_images(pets)
     (pets / "bird").mkdir()
-    assert complaint(capsys, tmp_path / "out", *flags) == (
-        f"{pets}/bird holds no PNG or JPEG file: the class has no images"
-    )
+    (pets / "dog" / "notes.txt").touch()
+    for number in range(3, 10):
+        (pets / "cat" / f"{number:03d}.png").unlink()
+    assert prepare(tmp_path / "out", *flags) == 0
+    assert [line for line in capsys.readouterr().out.splitlines() if line.startswith("warning")] == [
+        "warning: skipped 1 file, hidden or not images: dog/notes.txt",
+        f"warning: {pets} has folders without images, which are no classes: bird",
+        "warning: 1 of 2 classes have fewer than 5 images for training: cat (3)",
+    ]
+    assert read_manifest(tmp_path / "out").classes == ("cat", "dog")
+
+
+@pytest.mark.parametrize("ending", ["webp", "bmp", "tif", "tiff"])
+def test_images_of_other_formats(tmp_path: Path, ending: str) -> None:
+    for file in write_images(tmp_path / "pets") or (tmp_path / "pets").rglob("*.png"):
+        with Image.open(file) as image:
+            image.save(file.with_suffix(f".{ending}"))
+        file.unlink()
+    assert prepare(tmp_path / "out", "--format", "folder", "--source", tmp_path / "pets") == 0
+    assert sum(split.samples for split in read_manifest(tmp_path / "out").splits.values()) == 20
 
 
 def test_a_test_class_missing_from_training(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

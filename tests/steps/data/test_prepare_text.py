@@ -126,7 +126,7 @@ def test_every_format_also_compressed(tmp_path: Path, capsys: pytest.CaptureFixt
         files = {name + suffix: compressed(data) for name, data in plain.items()}
         source = write_files(tmp_path / f"source{suffix}", {**files, "notes.pdf": b"%PDF"})
         assert prepare(source, tmp_path / f"out{suffix}", *SMALL, *ONLY_TRAIN) == 0
-        assert "skipped files that are hidden or not text: notes.pdf" in capsys.readouterr().out
+        assert "warning: skipped 1 file, hidden or not text: notes.pdf\n" in capsys.readouterr().out
         assert documents_of(tmp_path / f"out{suffix}", "train")[:-1] == expected
     digests = {read_manifest(tmp_path / f"out{suffix}").digest() for suffix in compress}
     assert len(digests) == 1  # the same documents, whatever they lie in
@@ -379,8 +379,49 @@ def test_links_are_followed_and_hidden_files_are_reported(tmp_path: Path, capsys
     (source / "nowhere.txt").symlink_to(source / "none")
     assert prepare(source, tmp_path / "out", *SMALL, *ONLY_TRAIN) == 0
     skipped = "._a.txt, circle, linked/deep/.ipynb_checkpoints, nowhere.txt"
-    assert f"skipped files that are hidden or not text: {skipped}\n" in capsys.readouterr().out
+    assert f"warning: skipped 4 files, hidden or not text: {skipped}\n" in capsys.readouterr().out
     assert documents_of(tmp_path / "out", "train")[:-1] == ["first of all", "the second"]
+
+
+def numbered_lines(count: int) -> bytes:
+    return b"".join(b"line %d of many, all alike\n" % number for number in range(count))
+
+
+def test_one_large_file_is_divided_at_line_ends(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    whole = numbered_lines(20_000)
+    source = write_files(tmp_path / "source", {"input.txt": whole})
+    assert prepare(source, tmp_path / "out", *SMALL) == 0
+
+    said = capsys.readouterr().out
+    assert f"input.txt is the only file: divided at line ends, from every {len(whole) // 200} bytes" in said
+    text = read_manifest(tmp_path / "out").text
+    assert text is not None
+    assert 190 <= sum(text.documents.values()) <= 200
+    assert min(text.documents.values()) >= 5
+    found = [each for split in text.documents for each in documents_of(tmp_path / "out", split)[:-1]]
+    assert all(each.startswith("line ") and each.endswith("alike\n") for each in found)
+
+
+def test_one_file_of_a_single_line_is_divided_between_words(tmp_path: Path) -> None:
+    source = write_files(tmp_path / "source", {"text8.txt": b"word after word " * 100_000})
+    assert prepare(source, tmp_path / "out", *SMALL) == 0
+    text = read_manifest(tmp_path / "out").text
+    assert text is not None
+    assert 150 <= sum(text.documents.values()) <= 200
+    assert min(text.documents.values()) >= 5
+
+
+def test_files_that_a_pattern_names_are_read_as_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = {"a.py": b"import os\n" * 9, "pkg/b.py": b"import sys\n" * 9, "c.rs": b"fn main() {}", "README.md": b"no"}
+    source = write_files(tmp_path / "source", files)
+    assert prepare(source, tmp_path / "py", *SMALL, *ONLY_TRAIN, "--pattern", "*.py, *.rs") == 0
+    assert documents_of(tmp_path / "py", "train")[:2] == ["import os\n" * 9, "fn main() {}"]
+    capsys.readouterr()
+
+    said = complaint(capsys, source, tmp_path / "out", "--pattern", "*.go")
+    assert said.startswith(f"--source {source} holds no file that --pattern *.go names; found only README.md, a.py")
+    said = complaint(capsys, None, tmp_path / "out", "--pattern", "*.py")
+    assert said == "--pattern *.py needs --source, the folder that holds the files"
 
 
 def test_an_empty_document_cannot_be_held_out(tmp_path: Path) -> None:

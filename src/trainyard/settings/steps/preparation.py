@@ -16,8 +16,9 @@ class PrepareImages:
     """Where the dataset is written: manifest.json and one or more arrays per split."""
 
     format: str = parameter("digits", choices=("digits", "folder", "table"))
-    """The format of the images: scikit-learn's handwritten digits (needs no source), one folder of PNG and JPEG files
-    per class (also below train/, validation/ or val/, and test/), or a table (CSV or parquet) of paths and labels."""
+    """The format of the images: scikit-learn's handwritten digits (needs no source), one folder of image files (PNG,
+    JPEG, WebP, BMP, TIFF) per class (also below train/, validation/ or val/, and test/), or a table (CSV or parquet) of
+    paths and labels."""
 
     source: Path | None = input_folder(optional=True)
     """The folder that holds the images. Every format but digits needs it."""
@@ -60,8 +61,12 @@ class TextDataset:
     """Where the dataset is written: manifest.json, tokenizer.json and one or more arrays per split."""
 
     source: Path | None = input_folder(optional=True)
-    """A folder with .txt, .md, .jsonl and .parquet files, also compressed as .gz or .zst. Not given, the text is the
-    documentation that comes with Python."""
+    """A folder with .txt, .md, .jsonl and .parquet files, also compressed as .gz or .zst. A single .txt or .md file is
+    divided at line ends. Not given, the text is the documentation that comes with Python."""
+
+    pattern: str | None = parameter(None)
+    """Which files to read instead, each as one plain text whatever its ending: names with * and ?, such as *.py or
+    src/*.c, with commas between several. * also stands for folders."""
 
     text_field: str = parameter("text")
     """The field of a .jsonl object, or the column of a .parquet file, that holds the text."""
@@ -144,7 +149,8 @@ class PrepareChat:
     source: Path | None = input_folder(optional=True)
     """A folder with .jsonl files, also compressed as .gz or .zst. Each line is an object with messages (of role and
     content), or with prompt and completion, as texts or as messages; for `preferences` with prompt, chosen and
-    rejected. Not given, it is questions about Python, answered by the documentation that comes with it."""
+    rejected. The conversations of ShareGPT, and instruction, input and output of Alpaca, are read too. Not given, it is
+    questions about Python, answered by the documentation that comes with it."""
 
     preferences: bool = parameter(False)
     """Read pairs of answers to one prompt, of which one was chosen and one rejected, for the task preferences. Both are

@@ -52,7 +52,7 @@ def read_json_object(file: Path, expected_format: str) -> dict[str, Any]:
 def require_folder(flag: str, folder: Path) -> None:
     """Raise StepError, with the flag, unless the folder exists."""
     if folder.is_file():
-        raise StepError(f"{flag} {folder} is a file; give the folder that holds it")
+        raise StepError(f"{flag} {folder} is a file; give the folder that holds it: {folder.parent}")
     if not folder.is_dir():
         raise StepError(f"{flag} {folder}: no such folder")
 

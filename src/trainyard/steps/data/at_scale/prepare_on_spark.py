@@ -16,7 +16,7 @@ from trainyard.steps.data.at_scale.text_shards import counts_of_files, encode_fi
 from trainyard.steps.data.dataset.manifest import MANIFEST_FILE, ArrayType
 from trainyard.steps.data.dataset.writer import DatasetWriter
 from trainyard.steps.data.text import open_files, open_source
-from trainyard.steps.data.text.text_source import TextSource, first_names, owners
+from trainyard.steps.data.text.text_source import TextSource, owners
 from trainyard.steps.data.tokenizing.encoding import BlockEncoder, Counts
 from trainyard.steps.data.tokenizing.finishing import finish, learn, rows_of_splits
 from trainyard.steps.data.tokenizing.rows import SPLITS, TOKENS_ARRAY
@@ -76,12 +76,9 @@ def _parts(source: TextSource, cores: int) -> int:
 
 def _open_source(settings: PrepareTextSpark) -> TextSource:
     address = None if settings.source is None else address_of(settings.source)
-    if address is None:
-        source, skipped = open_source(settings)
-    else:
-        source, skipped = open_files(remote_files(address), address, settings.text_field)
-    if skipped:
-        print(f"skipped files that are hidden or not text: {first_names(skipped)}", flush=True)
+    source = open_source(settings) if address is None else open_files(remote_files(address), address, settings)
+    for note in source.notes:
+        print(note, flush=True)
     return source
 
 

@@ -25,7 +25,7 @@ from trainyard.steps.data.conversations.rendering import (
 from trainyard.steps.data.dataset.manifest import ArrayType, TokenText
 from trainyard.steps.data.dataset.writer import DatasetWriter
 from trainyard.steps.data.text.text_formats import JsonLine
-from trainyard.steps.data.text.text_source import first_names
+from trainyard.steps.data.text.text_source import skipped_files
 from trainyard.steps.data.tokenizing.encoding import tokenize_in_processes
 from trainyard.steps.data.tokenizing.rows import SPLITS
 from trainyard.steps.data.tokenizing.splits import split_rule
@@ -62,8 +62,8 @@ def prepare_conversations(settings: PrepareChat) -> int:
     folder = find_model(settings.base_model)
     source, vocabulary = ExampleSource(settings.source, pairs=settings.preferences), load_vocabulary(folder)
     require_writable([settings.prepared], rank=0)
-    if source.skipped:
-        print(f"skipped files that are not .jsonl: {first_names(source.skipped)}", flush=True)
+    for note in skipped_files(source.skipped, ".jsonl"):
+        print(note, flush=True)
     names = (example.name for example in source)
     rule = split_rule(names, settings.validation_fraction, settings.test_fraction, settings.seed)
     arrays = {

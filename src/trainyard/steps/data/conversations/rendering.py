@@ -14,13 +14,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from trainyard.steps.data.conversations.known_forms import from_sharegpt, question_of_alpaca, require_known_roles
 from trainyard.steps.data.text.text_formats import JsonLine
 from trainyard.steps.data.tokenizing.vocabulary import CHAT_TEMPLATE_FILE, TOKENIZER_FILE, Vocabulary
 from trainyard.steps.runtime.errors import StepError
 
 _MARKS_ANSWERS = re.compile(r"\{%-?\s*generation\b")
 """What a chat template has that says itself which text is the assistant's."""
-_EXPECTED = "expected messages, or prompt and completion"
+_EXPECTED = "expected messages, prompt and completion, conversations (ShareGPT), or instruction and output (Alpaca)"
 _EXPECTED_PAIR = "expected prompt, chosen and rejected, all texts or all lists of messages"
 
 Messages = Sequence[dict[str, Any]]
@@ -78,8 +79,15 @@ class Renderer:
         return chosen_document, rejected_document
 
     def _document(self, example: JsonLine) -> TokenizedConversation:
-        fields, place = example.fields, example.place
+        place = example.place
+        fields = from_sharegpt(example.fields, place)
         prompt, completion = fields.get("prompt"), fields.get("completion")
+        question = question_of_alpaca(fields)
+        if question is not None and _transformers_tokenizer(self.folder).chat_template is None:
+            return self._completion(example.name, f"{question}\n\n", fields["output"])
+        if question is not None:
+            asked = {"role": "user", "content": question}
+            return self._chat(example, [asked, {"role": "assistant", "content": fields["output"]}], first_answer=1)
         if isinstance(fields.get("messages"), list):
             return self._chat(example, fields["messages"])
         if isinstance(prompt, str) and isinstance(completion, str):
@@ -107,6 +115,7 @@ class Renderer:
         for number, message in enumerate(messages):
             if not isinstance(message, dict) or not isinstance(message.get("role"), str):
                 raise StepError(f"{place}: message {number + 1} is not an object with role and content")
+        require_known_roles(messages, place)
         render = functools.partial(_render, self.folder, place, example.fields.get("tools"))
         template = _chat_tokenizer(self.folder).chat_template
         if isinstance(template, str) and _MARKS_ANSWERS.search(template):
@@ -187,9 +196,20 @@ def _tokenizer(folder: Path) -> Any:
     return tokenizer
 
 
-@functools.lru_cache(maxsize=1)
 def _chat_tokenizer(folder: Path) -> Any:
-    """The same for transformers, which knows where a model keeps its chat template. StepError if it has none."""
+    """Return the tokenizer of a model with a chat template. StepError if it has none."""
+    tokenizer = _transformers_tokenizer(folder)
+    if tokenizer.chat_template is None:
+        raise StepError(
+            f"--base-model {folder} has no chat template, which conversations need: add {CHAT_TEMPLATE_FILE} to it, or "
+            "give prompts and completions as texts"
+        )
+    return tokenizer
+
+
+@functools.lru_cache(maxsize=1)
+def _transformers_tokenizer(folder: Path) -> Any:
+    """The same for transformers, which knows where a model keeps its chat template."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     from transformers import AutoTokenizer
@@ -198,11 +218,6 @@ def _chat_tokenizer(folder: Path) -> Any:
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except Exception as failure:  # whatever a file of the user's makes transformers raise
         raise StepError(f"--base-model {folder}: its tokenizer cannot be used: {failure}") from None
-    if tokenizer.chat_template is None:
-        raise StepError(
-            f"--base-model {folder} has no chat template, which conversations need: add {CHAT_TEMPLATE_FILE} to it, or "
-            "give prompts and completions as texts"
-        )
     return tokenizer
 
 

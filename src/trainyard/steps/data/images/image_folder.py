@@ -1,4 +1,4 @@
-"""PNG and JPEG files, in a folder per class or listed in a table, decoded by Pillow in several processes.
+"""Image files, in a folder per class or listed in a table, decoded by Pillow in several processes.
 
 `source/CLASS/…png`, or `source/train/CLASS/…png` with `validation` (or `val`) and `test` beside it. Headers are
 read first, so that files that cannot be decoded are reported before anything is written. The result does not depend on
@@ -8,6 +8,7 @@ the number of processes: blocks are cut by position and taken in order.
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,10 +19,11 @@ import numpy.typing as npt
 
 from trainyard.settings.steps.preparation import PrepareImages
 from trainyard.steps.data.images.image_source import Blocks, ImagePart, Images, ImageSource
+from trainyard.steps.data.text.text_source import first_names, skipped_files
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.long_work import ProgressLines, in_processes, usable_processors
 
-_SUFFIXES = frozenset({".png", ".jpg", ".jpeg"})
+_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff")
 PART_OF_NAME = {"train": "train", "validation": "validation", "val": "validation", "test": "test"}
 """The part that a folder's name, or a table's word, stands for."""
 _SIXTEEN_BIT_MODES = frozenset({"I", "I;16", "I;16B", "I;16L", "I;16N"})
@@ -35,6 +37,8 @@ _BLOCK_FILES = 64
 _FEWEST_FILES_FOR_PROCESSES = 512
 """Below this, starting processes costs more than they save."""
 _NAMED_AT_MOST = 10
+_FEWEST_OF_A_CLASS = 5
+"""So that every split can have one, and training a few."""
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -84,6 +88,7 @@ def open_files(parts: Mapping[str, LabelledFiles], settings: PrepareImages) -> I
     }
     if not sound["train"]:
         raise StepError(f"{settings.source} holds no image that can be decoded")
+    _warn_of_small_classes(sound["train"])
     sound_headers = [headers[file] for part in sound.values() for file, _ in part]
     sizes = [header.size for header in sound_headers]
     width, height = (settings.image_size,) * 2 if settings.image_size else _common_size(sizes)
@@ -116,23 +121,39 @@ def _class_names(folder: Path) -> list[str]:
     if not names:
         loose = sum(child.suffix.lower() in _SUFFIXES for child in folder.iterdir())
         held = f"{loose} images without a folder, so without a class" if loose else "no images"
-        raise StepError(f"{folder} holds {held}: expected one folder of PNG or JPEG files per class")
+        raise StepError(f"{folder} holds {held}: expected one folder of images ({' '.join(_SUFFIXES)}) per class")
     return names
 
 
 def _list_part(folder: Path) -> LabelledFiles:
     listed: list[tuple[Path, str]] = []
-    ignored = 0
+    skipped: list[str] = []
+    empty: list[str] = []
     for name in _class_names(folder):
         found = [file for file in sorted((folder / name).rglob("*")) if file.is_file()]
         of_class = [(file, name) for file in found if file.suffix.lower() in _SUFFIXES]
         if not of_class:
-            raise StepError(f"{folder / name} holds no PNG or JPEG file: the class has no images")
-        ignored += len(found) - len(of_class)
+            empty.append(name)
+        skipped += [str(file.relative_to(folder)) for file in found if file.suffix.lower() not in _SUFFIXES]
         listed += of_class
-    if ignored:
-        print(f"ignored {ignored} files in {folder} that are not .png, .jpg or .jpeg", flush=True)
+    for note in skipped_files(skipped, "images"):
+        print(note, flush=True)
+    if not listed:
+        raise StepError(f"{folder} holds no images in its folders {first_names(empty)}: expected {' '.join(_SUFFIXES)}")
+    if empty:
+        print(f"warning: {folder} has folders without images, which are no classes: {first_names(empty)}", flush=True)
     return listed
+
+
+def _warn_of_small_classes(part: LabelledFiles) -> None:
+    images_of = Counter(label for _, label in part)
+    if few := {name: count for name, count in sorted(images_of.items()) if count < _FEWEST_OF_A_CLASS}:
+        named = first_names(f"{name} ({count})" for name, count in few.items())
+        print(
+            f"warning: {len(few)} of {len(images_of)} classes have fewer than {_FEWEST_OF_A_CLASS} images for "
+            f"training: {named}",
+            flush=True,
+        )
 
 
 def _report_undecodable(problems: dict[Path, str | None], total: int, settings: PrepareImages) -> None:
@@ -144,7 +165,7 @@ def _report_undecodable(problems: dict[Path, str | None], total: int, settings: 
     message = f"{len(problems)} of {total} images cannot be decoded: {named}{more}"
     if not settings.skip_undecodable:
         raise StepError(f"{message}; set --skip-undecodable true to leave them out")
-    print(f"skipped: {message}", flush=True)
+    print(f"warning: skipped: {message}", flush=True)
 
 
 def _common_size(sizes: Sequence[tuple[int, int]]) -> tuple[int, int]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path, PureWindowsPath
 
 from trainyard.settings.steps.preparation import PrepareImages
 from trainyard.steps.data.images.image_folder import PART_OF_NAME, open_files
@@ -13,6 +14,8 @@ from trainyard.steps.runtime.errors import StepError
 
 _SPLIT_COLUMN = "split"
 _SUFFIXES = (".csv", ".parquet")
+_OTHER_SEPARATORS = (";", "\t", "|")
+"""What some spreadsheets write."""
 
 
 def open_source(settings: PrepareImages) -> ImageSource:
@@ -27,6 +30,12 @@ def open_source(settings: PrepareImages) -> ImageSource:
         if not path or not label:
             raise StepError(f"{place}: the {'path' if not path else 'label'} is empty")
         file = folder / path
+        if not _stays_within(path):
+            where = f"is absolute or leaves {folder}"
+            raise StepError(
+                f"{place}: {path} {where}: only the source is there when the job runs; put the images into it, "
+                "and paths relative to it into the table"
+            )
         if not file.is_file():
             raise StepError(f"{place}: there is no file {path} in {folder}; paths are relative to the source")
         if (earlier := listed_at.setdefault(file, place)) != place:
@@ -35,6 +44,12 @@ def open_source(settings: PrepareImages) -> ImageSource:
     if "train" not in rows:
         raise StepError(f"{table} lists no image for training")
     return open_files(rows, settings)
+
+
+def _stays_within(path: str) -> bool:
+    """Whether a path, of Windows too, is relative and leads out of its folder nowhere."""
+    absolute = path.startswith(("/", "\\")) or PureWindowsPath(path).is_absolute()
+    return not absolute and os.path.normpath(path).split(os.sep)[0] != ".."
 
 
 def _find_table(folder: Path) -> Path:
@@ -50,12 +65,21 @@ def _rows(table: Path, required: tuple[str, ...]) -> Iterator[tuple[str, Mapping
     read = _read_csv if table.suffix.lower() == ".csv" else _read_parquet
     columns, rows = read(table)
     if missing := [name for name in required if name not in columns]:
+        if separator := _other_separator(columns, required):
+            raise StepError(f"{table} has {separator!r} between its columns; write it with commas")
         raise StepError(
             f"{table} has no column {missing[0]!r}; it has {', '.join(columns) or 'none'}: set --path-column and "
             "--label-column"
         )
     for number, row in rows:
         yield f"{table}:{number}", row
+
+
+def _other_separator(columns: Sequence[str], required: Iterable[str]) -> str | None:
+    """Return what separates the columns of a table whose header was read as one column."""
+    header = columns[0] if len(columns) == 1 else ""
+    found = (separator for separator in _OTHER_SEPARATORS if set(required) <= set(header.split(separator)))
+    return next(found, None)
 
 
 def _read_csv(table: Path) -> tuple[list[str], Iterator[tuple[int, Mapping[str, str]]]]:

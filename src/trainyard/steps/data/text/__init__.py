@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import TypeVar
@@ -11,7 +12,7 @@ from typing import TypeVar
 from trainyard.settings.steps.preparation import TextDataset
 from trainyard.steps.data.text.source_files import COMPRESSIONS, SourcePath, compression_of
 from trainyard.steps.data.text.text_formats import FileAtPath, JsonLinesFile, ParquetFile, PlainTextFile
-from trainyard.steps.data.text.text_source import RowsBlock, TextFile, TextSource, first_names
+from trainyard.steps.data.text.text_source import RowsBlock, TextFile, TextSource, first_names, skipped_files
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.files import require_folder
 
@@ -25,28 +26,47 @@ _FORMATS: Mapping[str, type[FileAtPath]] = {
 }
 
 
-def open_source(settings: TextDataset) -> tuple[TextSource, list[str]]:
-    """Return the text that the settings name, and the files in its folder that are skipped: hidden, or not text.
-
-    Raise StepError when there is no text.
-    """
+def open_source(settings: TextDataset) -> TextSource:
+    """Return the text that the settings name. Raise StepError when there is none."""
     folder = settings.source
     if folder is None:
-        return TextSource([PythonTopics()], "the documentation of Python"), []
+        if settings.pattern is not None:
+            raise StepError(f"--pattern {settings.pattern} needs --source, the folder that holds the files")
+        return TextSource([PythonTopics()], "the documentation of Python")
     require_folder("--source", folder)
-    return open_files(files_below(folder), str(folder), settings.text_field)
+    return open_files(files_below(folder), str(folder), settings)
 
 
-def open_files(
-    found: Iterable[tuple[PurePosixPath, SourcePath]], folder: str, text_field: str
-) -> tuple[TextSource, list[str]]:
-    """Return the text in the files of a folder, in the order of their relative paths, and the files that are skipped.
+def open_files(found: Iterable[tuple[PurePosixPath, SourcePath]], folder: str, settings: TextDataset) -> TextSource:
+    """Return the text in the files of a folder, in the order of their relative paths. StepError when there is none."""
+    if settings.pattern is None:
+        formats = {ending: partial(of_format, text_field=settings.text_field) for ending, of_format in _FORMATS.items()}
+        files, skipped = files_of_formats(found, folder, formats, "text")
+    else:
+        files, skipped = _files_of_pattern(found, folder, settings.pattern), []
+    notes = skipped_files(skipped, "text")
+    if len(files) == 1 and isinstance(files[0], PlainTextFile):
+        divided = files[0].divided()
+        notes += (f"{divided.name} is the only file: divided at line ends, from every {divided.document_bytes} bytes",)
+        return TextSource([divided], folder, notes)
+    return TextSource([*files], folder, notes)
 
-    Raise StepError when there is no text.
-    """
-    formats = {ending: partial(of_format, text_field=text_field) for ending, of_format in _FORMATS.items()}
-    files, skipped = files_of_formats(found, folder, formats, "text")
-    return TextSource([*files], folder), skipped
+
+def _files_of_pattern(found: Iterable[tuple[PurePosixPath, SourcePath]], folder: str, pattern: str) -> list[FileAtPath]:
+    """Return the files that a pattern names, in order, as plain text. StepError without any."""
+    patterns = [part.strip() for part in pattern.split(",")]
+    files: list[FileAtPath] = []
+    names = []
+    for relative, path in sorted(found, key=lambda each: each[0].as_posix()):
+        name = relative.with_suffix("") if compression_of(relative) else relative
+        names.append(str(relative))
+        is_named = any(fnmatchcase(str(name), part) or fnmatchcase(name.name, part) for part in patterns)
+        if is_named and path.is_file() and not path.name.startswith("."):
+            files.append(PlainTextFile(path, str(name), ""))
+    if not files:
+        present = f"found only {first_names(names)}" if names else "the folder is empty"
+        raise StepError(f"--source {folder} holds no file that --pattern {pattern} names; {present}")
+    return files
 
 
 def files_of_formats(

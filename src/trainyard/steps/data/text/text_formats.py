@@ -1,4 +1,4 @@
-"""Files of text: .txt and .md are one document each, .jsonl has one per line, .parquet one per row."""
+"""Files of text: .txt and .md are one document each, or many in one file; .jsonl has one per line, .parquet per row."""
 
 from __future__ import annotations
 
@@ -30,6 +30,10 @@ _LONGEST_LINE_BYTES = 1 << 28
 _MAY_BE_EMPTY_BYTES = 512
 """A compressed file without text still has a header, with its name in it."""
 _MOST_ROWS = 4096
+_DOCUMENTS_OF_ONE_FILE = 200
+"""Enough to hold out a twentieth evenly."""
+_LEAST_DOCUMENT_BYTES = 1 << 10
+_LONGEST_LINE_KEPT_BYTES = 1 << 16
 
 
 class FileAtPath(TextFile):
@@ -142,6 +146,10 @@ def _byte(file: str, first: int, offset: int) -> str:
 class PlainTextFile(FileAtPath):
     """A file that is one document."""
 
+    def divided(self) -> DividedTextFile:
+        """Return the same file as many documents."""
+        return DividedTextFile(self._path, self.name, self._text_field)
+
     def documents(self) -> Iterator[str]:
         """Yield the file's own name, unless the file is empty."""
         if self.size_bytes > _MAY_BE_EMPTY_BYTES:
@@ -168,6 +176,43 @@ class PlainTextFile(FileAtPath):
         text = without_byte_order_mark(data, self._path) if offset == 0 else data
         offset += len(data) - len(text)
         return TextBlock(str(self._path), source_bytes, self.name, text, offset, ends_document)
+
+
+class DividedTextFile(FileAtPath):
+    """A file that is all the text there is, divided at line ends into documents of about the same length."""
+
+    @property
+    def document_bytes(self) -> int:
+        """How long a document is at least, but for the last."""
+        return min(max(self.size_bytes // _DOCUMENTS_OF_ONE_FILE, _LEAST_DOCUMENT_BYTES), BLOCK_BYTES)
+
+    def blocks(self) -> Iterator[TextBlock]:
+        """Yield a block for each document."""
+        waiting, number, offset, source_bytes = b"", 1, 0, 0
+        for data, read in chunks(self._path):
+            waiting += data
+            source_bytes += read
+            start = 0
+            while (end := self._end(waiting, start)) > 0:
+                yield self._document(waiting[start:end], number, offset, source_bytes)
+                number, offset, start, source_bytes = number + 1, offset + end - start, end, 0
+            waiting = waiting[start:]
+        if waiting:
+            yield self._document(waiting, number, offset, source_bytes)
+
+    def _end(self, waiting: bytes, start: int) -> int:
+        """Return where the document that starts there ends: after a line, or between words of a very long one; 0 while
+        too little is read."""
+        longest = start + self.document_bytes + _LONGEST_LINE_KEPT_BYTES
+        line_end = waiting.find(b"\n", start + self.document_bytes - 1, longest) + 1
+        if not line_end and len(waiting) > longest:
+            return cut_before(waiting, start, start + self.document_bytes)
+        return line_end
+
+    def _document(self, data: bytes, number: int, offset: int, source_bytes: int) -> TextBlock:
+        text = without_byte_order_mark(data, self._path) if offset == 0 else data
+        offset += len(data) - len(text)
+        return TextBlock(str(self._path), source_bytes, f"{self.name}:{number}", text, offset, ends_document=True)
 
 
 class ParquetFile(FileAtPath):

@@ -120,6 +120,8 @@ class TextSource:
     files: list[TextFile]
     description: str
     """What it is, for messages."""
+    notes: tuple[str, ...] = ()
+    """Lines to print: what was skipped, and how a file was divided."""
 
 
 def owners(files: Sequence[TextFile], parts: int) -> list[int]:
@@ -185,6 +187,14 @@ def utf8_as_it_was(text: str) -> bytes:
         return text.encode("utf-8", errors="surrogateescape")
     except UnicodeEncodeError:
         return text.encode("utf-8", errors="surrogatepass")
+
+
+def skipped_files(names: Sequence[str], what: str) -> tuple[str, ...]:
+    """Return the warning that files were skipped, which are not `what`; none if there are none."""
+    if not names:
+        return ()
+    files = "1 file" if len(names) == 1 else f"{len(names)} files"
+    return (f"warning: skipped {files}, hidden or not {what}: {first_names(names)}",)
 
 
 def first_names(names: Iterable[str], most: int = 10) -> str:

@@ -18,7 +18,7 @@ from trainyard.steps.data.dataset.manifest import ArrayType, Split
 from trainyard.steps.data.dataset.shards import Shard
 from trainyard.steps.data.dataset.writer import DatasetWriter
 from trainyard.steps.data.text import open_source
-from trainyard.steps.data.text.text_source import TextSource, first_names, owners
+from trainyard.steps.data.text.text_source import TextSource, owners
 from trainyard.steps.data.tokenizing.encoding import BlockEncoder, Counts, tokenize_in_processes
 from trainyard.steps.data.tokenizing.finishing import finish, learn, rows_of_splits
 from trainyard.steps.data.tokenizing.rows import (
@@ -44,7 +44,7 @@ from trainyard.steps.runtime.world import World, join_world, lost_connections_ex
 
 def prepare_tokens(settings: PrepareText) -> int:
     """Read, tokenize and pack the text, after checking all that can be checked without the other ranks."""
-    source, skipped = open_source(settings)
+    source = open_source(settings)
     given = None if settings.tokenizer is None else load_vocabulary(settings.tokenizer)
     variables = read_rank_variables(os.environ)
     require_writable([settings.prepared], variables.rank)
@@ -53,8 +53,8 @@ def prepare_tokens(settings: PrepareText) -> int:
         tempfile.TemporaryDirectory(prefix="trainyard-tokens-") as scratch,
         join_world(settings.process_group_timeout_seconds) as world,
     ):
-        if skipped:
-            world.log(f"skipped files that are hidden or not text: {first_names(skipped)}")
+        for note in source.notes:
+            world.log(note)
         documents = (document for file in source.files for document in file.documents())
         rule = split_rule(documents, settings.validation_fraction, settings.test_fraction, settings.seed)
         vocabulary = given or world.broadcast(learn(source, rule, settings) if world.is_main else None)
