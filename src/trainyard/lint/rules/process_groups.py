@@ -219,7 +219,7 @@ def _flags_of(words: Sequence[Word]) -> tuple[Sequence[str], list[tuple[Word, st
 
 LOCAL_RANK_FLAG = Rule("AML623", "local-rank-flag", "error").explained(
     summary="The script does not take the flag that torch.distributed.launch passes to it.",
-    why="Since PyTorch 2 it passes `--local-rank`, with a hyphen, which argparse takes for another flag than "
+    why="Since PyTorch 2 it passes `--local-rank`, with a hyphen, which argparse takes for a different flag from "
     "`--local_rank`: the script ends at once. Declare both, or read LOCAL_RANK from the environment, which works with "
     "`torchrun`, with `--use-env` and without a launcher. Not reported where the environment's name has PyTorch 1.",
     example="""\
