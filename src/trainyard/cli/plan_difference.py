@@ -46,7 +46,8 @@ class Revision:
     root: Path
 
     def __str__(self) -> str:
-        return self.ref if self.ref.startswith(self.commit) else f"{self.ref} ({self.commit})"
+        is_its_beginning = self.ref.startswith(self.commit) or self.commit.startswith(self.ref)
+        return self.ref if is_its_beginning else f"{self.ref} ({self.commit})"
 
     def place_of(self, file: Path) -> Path:
         """Return where a file of the repository is, or would be, in the revision."""

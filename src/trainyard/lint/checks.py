@@ -34,7 +34,8 @@ _Function = TypeVar("_Function", bound=Check)
 _Made = TypeVar("_Made")
 _READS_VARIABLES = re.compile(rb"environ|getenv|AZUREML_|AZURE_ML_")
 
-_KNOWN_WORDS = json.loads(Path(__file__).with_name("known_words.json").read_text(encoding="utf-8"))
+_KNOWN_WORDS_FILE = Path(__file__).with_name("known_words.json")
+_KNOWN_WORDS = json.loads(_KNOWN_WORDS_FILE.read_text(encoding="utf-8"))
 CHECKS: dict[Subject, list[Check]] = {"file": [], "command": [], "pipeline": [], "placement": []}
 
 

@@ -1,6 +1,7 @@
 """Fit a line on every GPU of every machine; rank 0 saves the model."""
 
 import argparse
+import gc
 import os
 from pathlib import Path
 
@@ -42,6 +43,10 @@ def main() -> None:
 
     if rank == 0:
         torch.save(model.module.state_dict(), arguments.model / "line.pt")
+    dist.barrier()  # nobody leaves while another still works
+    # What DDP holds goes first: a thread of gloo that outlives Python ends the process with SIGABRT.
+    del model, optimizer, loss
+    gc.collect()
     dist.destroy_process_group()
 
 
