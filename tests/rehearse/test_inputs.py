@@ -296,6 +296,18 @@ def test_a_file_in_place_of_its_folder_names_the_folder(workspace: Any) -> None:
     assert diagnostic.hint == "give the folder that holds it: ../src"
 
 
+def test_a_model_by_its_name_on_the_hub_is_told_how_to_get_it(workspace: Any) -> None:
+    with pytest.raises(UsageError) as caught:
+        workspace.run(
+            with_data(workspace, "../src", "custom_model"), overrides={"inputs.data": "HuggingFaceTB/SmolLM-135M"}
+        )
+
+    assert (
+        "HuggingFaceTB/SmolLM-135M looks like a name on the Hugging Face Hub: `hf download HuggingFaceTB/SmolLM-135M "
+        "--local-dir models/smollm-135m`, then --set inputs.data.path=models/smollm-135m"
+    ) in str(caught.value)
+
+
 def test_missing_data_on_the_command_line_is_a_usage_error(workspace: Any) -> None:
     with pytest.raises(UsageError, match=r"there is no folder .*/nowhere; correct the path"):
         workspace.run(with_data(workspace, "../src"), overrides={"inputs.data": "nowhere"})

@@ -25,6 +25,7 @@ from trainyard.spec.set_arguments import COMMAND_LINE
 
 _TIMEOUT_SECONDS = 60
 _REMOTE = re.compile(r"^(azureml:|/subscriptions/|[a-z][a-z0-9+.-]*://)", re.IGNORECASE)
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _DATASTORE_PATH = re.compile(r"azureml://(?:subscriptions/.+/)?datastores/([^/]+)/paths/(.*)", re.IGNORECASE)
 _BLOB = re.compile(r"wasbs?://([^@/]+)@([^/]+)/(.+)", re.IGNORECASE)
 # What a port's data must be on disk; any other kind may be either.
@@ -153,9 +154,16 @@ def on_this_machine(data: LocalPath, port_type: str, named: str, kept: KeptData)
         if data.path.exists():
             actual = "folder" if data.path.is_dir() else "file"
             problem = f"{data.path} is a {actual}; the input takes a {expected}"
+        is_model = "custom_model" in (given_type, port_type)
         if data.path.is_file():
             parent = str(PurePosixPath(data.written).parent)
             raise error_at(data.span, f"{named}: {problem}", f"give the folder that holds it: {parent}")
+        if is_model and _HUB_NAME.fullmatch(data.written):
+            folder = f"models/{PurePosixPath(data.written).name.lower()}"
+            hint = f"{data.written} looks like a name on the Hugging Face Hub: `hf download {data.written} --local-dir "
+            raise error_at(
+                data.span, f"{named}: {problem}", f"{hint}{folder}`, then --set {data.settable}.path={folder}"
+            )
         raise error_at(data.span, f"{named}: {problem}", f"correct the path, or give other data in its place: {set_it}")
     return data
 
