@@ -332,7 +332,7 @@ def test_what_the_client_takes_is_no_error(tmp_path: Path, kind: str, text: str)
 def write_whole(folder: Path, text: str) -> Path:
     (folder / "component.yaml").write_text("type: command\n" + COMPONENT)
     (folder / "n.yaml").write_text(NESTED)
-    (folder / "x.py").write_text("")
+    (folder / "x.py").write_text("def init():\n    pass\n\n\ndef run(mini_batch):\n    return mini_batch\n")
     file = folder / "tried.yaml"
     file.write_text(text)
     return file

@@ -138,7 +138,7 @@ def test_a_program_outside_the_code_may_read_any_input(tmp_path: Path) -> None:
     ("text", "expected"),
     [
         ("# only a comment\n", "AML005"),
-        ("{{- if .Values.job }}\nkind: Job\n{{- end }}\n", "AML002"),
+        ("{{- if .Values.job }}\nkind: Job\n{{- end }}\n", "AML011"),
         ("- " + "x" * 100 + "\n" + "- item\n" * 400_000, "AML004"),
         ("name: resnet\nimage: {size: 224}\n", "AML011"),
         ("a: 1\n---\na: 2\n", "AML005"),

@@ -169,3 +169,142 @@ def test_a_step_may_ask_for_the_context_of_its_mini_batch(tmp_path: Path, argume
     text += "input_data: ${{inputs.d}}\nmini_batch_size: '10'\ntask: {type: run_function, code: ., "
     text += "entry_script: score.py, environment: azureml:e:1, append_row_to: '${{outputs.o}}'}\n"
     assert rules(tmp_path, text) == expected
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        ("command: |\n  run \\\n    --epochs 3 \\\n    --rate 2\n", []),
+        ("command: |\n  run \\ \n    --epochs 3\n", ["AML554"]),
+        ("command: >-\n  run \\\n  --epochs 3\n", ["AML554"]),
+    ],
+    ids=["continued", "a_space_behind_it", "folded"],
+)
+def test_a_backslash_at_the_end_of_a_line_continues_it(tmp_path: Path, command: str, expected: list[str]) -> None:
+    assert rules(tmp_path, COMPONENT + command) == expected
+
+
+def test_no_more_processes_are_proposed_than_the_machine_has_gpus(tmp_path: Path) -> None:
+    text = JOB + "command: run\ndistribution: {type: pytorch, process_count_per_instance: 4}\n"
+    text += "resources: {instance_count: 2, instance_type: Standard_NC4as_T4_v3, shm_size: 16g}\n"
+    found = next(each for each in findings(tmp_path, text) if each.rule == "AML601")
+    assert (found.hint, "has 1 GPU" in found.message, "GPUs" in found.message) == ("Write 1.", True, False)
+
+
+def test_an_input_that_a_sweep_also_draws_is_not_dropped(tmp_path: Path) -> None:
+    (tmp_path / "trial.yml").write_text(COMPONENT + "command: run\n")
+    text = (
+        "type: pipeline\nsettings: {default_compute: azureml:c}\njobs:\n  search:\n    type: sweep\n"
+        "    trial: ./trial.yml\n    inputs: {decay: 0.1}\n    sampling_algorithm: random\n"
+        "    search_space:\n      decay: {type: uniform, min_value: 0.1, max_value: 0.5}\n"
+        "    objective: {goal: minimize, primary_metric: loss}\n    limits: {max_total_trials: 4}\n"
+    )
+    (found,) = (each for each in findings(tmp_path, text) if each.rule == "AML302")
+    assert found.span.line == 10
+    assert "drops" not in found.message
+
+
+@pytest.mark.parametrize("schema", ["pipelineJob", "commandJob", "environment"])
+def test_a_schema_that_contradicts_the_type_is_one_finding(tmp_path: Path, schema: str) -> None:
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "score.py").write_text(
+        "def run(mini_batch):\n    return mini_batch\n\n\ndef init():\n    pass\n"
+    )
+    text = (
+        f"$schema: https://azuremlschemas.azureedge.net/latest/{schema}.schema.json\ntype: parallel\nname: score\n"
+        "version: 1\ninputs:\n  images: {type: uri_folder}\ninput_data: ${{inputs.images}}\nmini_batch_size: '10'\n"
+        "retry_settings: {max_retries: 2, timeout: 60}\nlogging_level: DEBUG\n"
+        "task: {type: run_function, code: ./src, entry_script: score.py, environment: azureml:torch:3}\n"
+    )
+    (found,) = findings(tmp_path, text)
+    assert (found.rule, found.severity, found.span.line) == ("AML012", "warning", 1)
+
+
+def test_an_environment_of_an_asset_file_of_the_repository_is_known(tmp_path: Path) -> None:
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "jobs").mkdir()
+    job = JOB.replace("azureml:e:1", "azureml://registries/azureml/environments/acpt-pytorch-2.2-cuda12.9/versions/1")
+    job = job.replace("cuda12.9", "cuda12.0")
+    assert rules(tmp_path / "jobs", job + "command: run\n") == ["AML411"]
+    (tmp_path / "environments" / "acpt").mkdir(parents=True)
+    asset = "name: acpt-pytorch-2.2-cuda12.0\nversion: auto\ntype: environment\nspec: spec.yaml\n"
+    (tmp_path / "environments" / "acpt" / "asset.yaml").write_text(asset)
+    assert rules(tmp_path / "jobs", job + "command: run\n") == []
+
+
+def test_a_virtual_cluster_is_a_compute(tmp_path: Path) -> None:
+    assert rules(tmp_path, JOB.replace("gpu-cluster", "virtualClusters/vc") + "command: run\n") == []
+
+
+@pytest.mark.parametrize(("pinned", "severity"), [("", "warning"), (", pytorch-cuda=11.8", "info")])
+def test_no_build_without_cuda_is_claimed_beside_pytorch_cuda(tmp_path: Path, pinned: str, severity: str) -> None:
+    text = "name: e\nversion: 1\nimage: python:3.12-slim\nconda_file:\n  channels: [conda-forge, pytorch, nvidia]\n"
+    (found,) = findings(tmp_path, text + f"  dependencies: [python=3.10, pytorch=2.1{pinned}]\n")
+    assert (found.rule, found.severity) == ("AML417", severity)
+    assert ("without CUDA" in found.message) == (severity == "warning")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "superfluous"),
+    [
+        ('--name abc" --kind "d"', 'abc"'),
+        ("--name 'abc'' --kind 'd' --more 'e'", "abc''"),
+        ('--name "abc --kind "d"', '"'),
+        ('--name "abc" --kind "d', '"abc" --kind "'),
+    ],
+    ids=["closed_only", "closed_twice", "never_closed", "last"],
+)
+def test_the_quote_that_is_reported_is_the_one_to_change(tmp_path: Path, arguments: str, superfluous: str) -> None:
+    command = f"command: run {arguments}\n"
+    (found,) = findings(tmp_path, COMPONENT + command)
+    assert found.rule == "AML561"
+    assert found.span.column == command.index(superfluous) + len(superfluous)
+
+
+SCHEMA = "$schema: https://azuremlschemas.azureedge.net/latest/pipelineJob.schema.json\ntype: pipeline\n"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "experiment_name: {{NAME}}\njobs:\n  a: {component: azureml:a:1}\n",
+        "display_name: {{ cookiecutter.name }}\njobs:\n  a: {component: azureml:a:1}\n",
+        "jobs:\n{% for job in jobs %}\n  a: {component: azureml:a:1}\n{% endfor %}\n",
+        "{{HEADER}}\njobs:\n  a: {component: azureml:a:1}\n",
+    ],
+    ids=["a_name", "cookiecutter", "a_loop", "lines"],
+)
+def test_a_template_that_is_not_rendered_is_one_note(tmp_path: Path, body: str) -> None:
+    (found,) = findings(tmp_path, SCHEMA + body)
+    assert (found.rule, found.severity) == ("AML011", "info")
+    assert "template" in found.message
+
+
+def test_a_binding_without_its_sign_is_no_template(tmp_path: Path) -> None:
+    text = SCHEMA + "experiment_name: e\njobs:\n  a: {component: azureml:a:1, inputs: {x: {{parent.inputs.x}}}}\n"
+    assert "AML009" in rules(tmp_path, text)
+
+
+def test_suggestions_are_of_the_same_kind(tmp_path: Path) -> None:
+    cluster = "name: gpu-t4\ntype: amlcompute\nsize: Standard_NC4as_T4_v3\npriority: low\n"
+    (found,) = findings(tmp_path, cluster)
+    assert "tier: low_priority" in found.hint
+    (found,) = findings(tmp_path, COMPONENT + "command: run\ncondition: x\n")
+    assert "description'?" not in found.hint
+    (tmp_path / "run.py").write_text(
+        "import argparse\np = argparse.ArgumentParser()\np.add_argument('--input_folder')\np.parse_args()\n"
+    )
+    (found,) = findings(tmp_path, COMPONENT + "code: .\ncommand: python run.py --destination_folder x\n")
+    assert found.rule == "AML501"
+    assert "input_folder'?" not in found.hint
+
+
+def test_a_parallel_step_without_init_is_a_note_and_without_run_an_error(tmp_path: Path) -> None:
+    (tmp_path / "src").mkdir()
+    step = "type: parallel\nname: s\nversion: 1\ninputs:\n  i: {type: uri_folder}\ninput_data: ${{inputs.i}}\n"
+    step += "mini_batch_size: '10'\n"
+    step += "task: {type: run_function, code: ./src, entry_script: score.py, environment: azureml:torch:3}\n"
+    (tmp_path / "src" / "score.py").write_text("def run(mini_batch):\n    return mini_batch\n")
+    assert [(each.rule, each.severity) for each in findings(tmp_path, step)] == [("AML506", "info")]
+    (tmp_path / "src" / "score.py").write_text("def init():\n    pass\n")
+    assert [(each.rule, each.severity) for each in findings(tmp_path, step)] == [("AML506", "error")]

@@ -24,7 +24,7 @@ from trainyard.settings.suggestions import begin_file, closest
 from trainyard.spec.components import environment_of
 from trainyard.spec.computes import Computes
 from trainyard.spec.diagnostic import Diagnostic, Span, SpecError
-from trainyard.spec.documents import Document, Node, require_mapping, shorten
+from trainyard.spec.documents import Document, Node, require_mapping, shorten, template_in
 from trainyard.spec.expressions import CYCLE, UNKNOWN_JOB_PORT
 from trainyard.spec.file_kinds import Kind, is_other_resource, kind_of
 from trainyard.spec.findings import DocumentStore, Findings
@@ -34,12 +34,14 @@ from trainyard.spec.parsed import BAD_REFERENCE, Parsed, ParsedCommand, ParsedPi
 from trainyard.spec.pipelines import ComponentCache, read_command_job, read_pipeline
 from trainyard.spec.rules import (
     DUPLICATE_KEY,
+    KEY_NOT_TEXT,
     MISSING_KEY,
     NOT_A_CHOICE,
     TOO_LARGE,
     UNKNOWN_KEY,
     UNKNOWN_KIND,
     UNREADABLE_FILE,
+    YAML_SYNTAX,
     YAML_TRAP,
 )
 from trainyard.spec.schema_checks import check_schema
@@ -235,11 +237,21 @@ class _Session:
             is_readable = all(diagnostic.rule != UNREADABLE_FILE.id for diagnostic in error.diagnostics)
             if reason == "walked" and is_readable and not self._store.says_azureml(file):
                 return  # another file may still name it
+            if any(diagnostic.rule == YAML_SYNTAX.id for diagnostic in error.diagnostics):
+                template = template_in(self._store.text_of(file))
+                if template is not None:
+                    self._add_template(file, template)
+                    return
             self._store.touch(file)
             self._started.add(file)
             self.files.append(file)
             self._add(error.diagnostics)
             return
+        if any(problem.rule == KEY_NOT_TEXT.id for problem in document.problems):
+            template = template_in(document.text)
+            if template is not None:
+                self._add_template(file, template)
+                return
         self._store.touch(file)
         self._started.add(file)
         kind = self._components.kind_of_read(file) or kind_of(document)
@@ -322,6 +334,14 @@ class _Session:
             elif not is_partial:
                 # What a profile does not set, the one that it extends does.
                 yield diagnostic
+
+    def _add_template(self, file: Path, line: int) -> None:
+        """Note that a file is a template: what it becomes is not known."""
+        self._store.touch(file)
+        self._started.add(file)
+        self.files.append(file)
+        message = "a template that is not rendered; nothing in it was checked"
+        self._add([UNKNOWN_KIND.at(Span(file, line), message, "Check what it is rendered to.", severity="info")])
 
     def _add_unknown_kind(self, document: Document) -> None:
         self._add(document.problems)

@@ -14,6 +14,8 @@ _WORDS = frozenset(("cpu", "gpu", "prep", "pred", "test", "text", "train", "tria
 # Comparing is slow, and a file may misspell thousands of names where there are thousands. It then gets no more hints.
 _MOST_COMPARISONS_OF_A_FILE = 50_000
 _LONGEST_COMPARED = 200
+# Of `difflib`; `condition` is to `description` 0.6.
+_LEAST_LIKENESS = 0.61
 _comparisons_left = _MOST_COMPARISONS_OF_A_FILE
 
 
@@ -37,6 +39,20 @@ def closest(name: str, known: Iterable[str]) -> str | None:
     return _closest(name, candidates) if _may_compare(name, candidates) else None
 
 
+def _has_another_word(name: str, candidate: str) -> bool:
+    """Whether two names share a word, and differ in one that is quite another: `input_folder`, `output_dir_folder`."""
+    from difflib import SequenceMatcher
+
+    words, others = _words(name), _words(candidate)
+    rest, other_rest = "_".join(w for w in words if w not in others), "_".join(w for w in others if w not in words)
+    is_partly_same = len(rest) < len("_".join(words))
+    return bool(is_partly_same and rest and other_rest) and SequenceMatcher(None, rest, other_rest).ratio() < 0.5
+
+
+def _words(name: str) -> list[str]:
+    return name.replace("-", "_").strip("_").split("_")
+
+
 # One mistake may occur in a file thousands of times.
 @lru_cache
 def _closest(name: str, known: tuple[str, ...]) -> str | None:
@@ -46,8 +62,8 @@ def _closest(name: str, known: tuple[str, ...]) -> str | None:
     lowered = name.lower()
     if lowered in by_lowered:
         return by_lowered[lowered]
-    matches = get_close_matches(lowered, by_lowered, n=1, cutoff=0.6)
-    if matches:
+    matches = get_close_matches(lowered, by_lowered, n=1, cutoff=_LEAST_LIKENESS)
+    if matches and not _has_another_word(lowered, matches[0]):
         return by_lowered[matches[0]]
     return next((known for low, known in by_lowered.items() if _same_words(lowered, low)), None)
 

@@ -144,6 +144,8 @@ def _check_inputs(job: Job, scope: PipelineComponent, reading: Reading) -> None:
             findings.check_literal(job.inputs.get(name, entry.value.value), port)
             _check_bound_literal(job, entry.value, port, scope, reading)
             continue
+        if name in job.node.entries_of("search_space"):
+            continue  # the sweep sets it, and is reported there
         what = f"job '{job.name}' sets the input '{shorten(name)}'"
         message = f"{what}, which its component does not have; Azure ML drops it"
         findings.add_undeclared(entry.key, UNKNOWN_INPUT, message, declared, entries, "input")

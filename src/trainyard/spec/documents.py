@@ -290,6 +290,20 @@ def says_azureml(text: str) -> bool:
     return _SAYS_AZUREML.search(text) is not None
 
 
+# `{{NAME}}` as a value or within one, and the statements of Jinja; `{{parent.inputs.x}}` is a binding without its `$`.
+_TEMPLATE = re.compile(
+    r"^[^#\n]*?(?<!\$)\{\{-?[ ]*(?!(?:parent|inputs|outputs|search_space|jobs)\b)[A-Za-z_][^{}:,\n]*\}\}"
+    r"|^[ \t]*\{%-?[ ]*[a-z]+",
+    re.MULTILINE,
+)
+
+
+def template_in(text: str) -> int | None:
+    """The line of the first part of a text that a template engine is to fill in; None if there is none."""
+    match = _TEMPLATE.search(text)
+    return text.count("\n", 0, match.start()) + 1 if match is not None else None
+
+
 def require_mapping(document: Document) -> None:
     """Raise SpecError if a document is not a mapping."""
     if not document.root.is_mapping:

@@ -116,9 +116,27 @@ def kind_of(document: Document) -> Kind | None:
         return "asset"
     if "trigger" in keys and keys & {"create_job", "import_data", "create_monitor"}:
         return "schedule"
-    if named is not None:
+    if named is not None and not _contradicts_schema(root):
         return named
-    return _kind_without_type(root, type_text)
+    return _kind_without_type(root, type_text) or named
+
+
+# The types of jobs and components that a kind may have, where a `$schema` says which kind it is.
+_TYPES_OF_KIND: Mapping[Kind, tuple[str, ...]] = {
+    "pipeline": ("pipeline",),
+    "pipeline_component": ("pipeline",),
+    "command_job": ("command",),
+    "sweep_job": ("sweep",),
+    "component": COMPONENT_TYPES,
+    "other_job": ("pipeline", *COMPONENT_TYPES),
+}
+
+
+def _contradicts_schema(root: Node) -> bool:
+    """Whether a job or component has a `type` that is not of the kind that its `$schema` is for."""
+    named, type_text = kind_by_schema(root), root.text_of("type").lower()
+    is_known = type_text in ("pipeline", *COMPONENT_TYPES)
+    return named is not None and is_known and type_text not in _TYPES_OF_KIND.get(named, ())
 
 
 def step_of_settings(document: Document) -> str | None:

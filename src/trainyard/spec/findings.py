@@ -77,10 +77,13 @@ class DocumentStore:
         with contextlib.suppress(SpecError):
             self.read(file)
 
+    def text_of(self, file: Path) -> str:
+        """The text of a file that cannot be read as YAML, or its beginning."""
+        return self._texts.get(file) or beginning_of(file)
+
     def says_azureml(self, file: Path) -> bool:
         """Whether a file that cannot be read, or holds nothing, is meant for Azure ML by what its beginning says."""
-        text = self._texts.get(file)
-        return says_azureml(beginning_of(file) if text is None else text)
+        return says_azureml(self.text_of(file))
 
     def read_mapping(self, file: Path) -> Document:
         """The document of a file that must be a mapping. Raises SpecError if it is not."""

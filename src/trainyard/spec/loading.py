@@ -176,6 +176,8 @@ LET_PASS = frozenset(
         "AML501",  # unknown-flag
         "AML502",  # missing-flag
         "AML503",  # wrong-choice
+        "AML506",  # parallel-entry
+        "AML516",  # scoring-script
         "AML504",  # unknown-program
         "AML505",  # flag-value
         "AML555",  # ended-early: the shell starts the rest as another command

@@ -191,6 +191,8 @@ def _unknown_key(
     hint = "Did you mean 'program_arguments'?" if fate == _FATE_IN_TASK and key == "args" else ""
     # A key that is present already is not what was meant.
     free = [name for name in _writable(known) if name not in document.node_at(path).entries]
+    if not hint and kind == "compute" and key in _TIER_WORDS and "tier" in free:
+        hint = "Write `tier: low_priority`, or `tier: dedicated`."
     hint = hint or did_you_mean(key, free)
     meant = only_close(key, free)
     span = document.key_span([*path, key])
@@ -223,6 +225,9 @@ _READ_ONLY = frozenset(
     }
 )
 
+
+# What other tools call the tier of a cluster.
+_TIER_WORDS = frozenset({"priority", "vm_priority"})
 
 # What people write into components that stood alone as jobs before.
 _KEYS_OF_JOBS = frozenset(

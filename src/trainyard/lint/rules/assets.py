@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
 from trainyard.lint.checks import LintContext, LintedFile, check, known_words
 from trainyard.lint.rules.data_paths import data_in
+from trainyard.project_files import root_of
 from trainyard.settings.suggestions import close_match, misspelt_name, only_close
 from trainyard.spec.diagnostic import Diagnostic, Related
-from trainyard.spec.documents import Node, shorten
+from trainyard.spec.documents import Node, beginning_of, shorten
 from trainyard.spec.model import Component, PipelineComponent
 from trainyard.spec.parsed import BAD_REFERENCE, ParsedCommand, ParsedPipeline
 from trainyard.spec.rule import Rule
@@ -32,6 +35,8 @@ _REGISTRY_ASSET = re.compile(r"azureml://registries/[^/]+/([^/]+)(?:/[^/]+(?:/([
 _ASSET_FOLDERS = ("components", "environments", "models", "data", "codes")
 _LABELLED = re.compile(r"(azureml:[^:@/\s]+)@([^:@/\s]+)")
 _LATEST_AS_VERSION = re.compile(r"azureml:(?!/)[^:@/\s]+:latest")
+_ASSET_NAME = re.compile(r"""^name:[ \t]*["']?([\w.-]+)""", re.MULTILINE)
+_MOST_FOLDERS = 20_000
 _LATEST = re.compile(r"/labels/latest$|@latest$", re.IGNORECASE)
 
 
@@ -147,9 +152,26 @@ def _curated(environment: Node, context: LintContext) -> Iterator[Diagnostic]:
     match = _REGISTRY_ENVIRONMENT.match(environment.text)
     if match is None or match[1] in _CURATED or not _FAMILY.match(match[1]):
         return
-    if not _is_newer_than_known(match[1]) and match[1] not in context.names_defined:
+    if not _is_newer_than_known(match[1]) and not _is_defined(match[1], environment.span.file, context):
         hint = close_match(match[1], _CURATED) or "`az ml environment list --registry-name azureml` lists them."
         yield UNKNOWN_CURATED_ENVIRONMENT.at(environment.span, f"unknown curated environment '{match[1]}'", hint)
+
+
+def _is_defined(name: str, file: Path, context: LintContext) -> bool:
+    """Whether the repository defines an environment: in a file that was read, or in an `asset.yaml` of a registry's."""
+    if name in context.names_defined:
+        return True
+    root = root_of([file])
+    return name in context.cached(("assets of registries", root), lambda: _names_of_registry_assets(root))
+
+
+def _names_of_registry_assets(root: Path) -> frozenset[str]:
+    found: set[str] = set()
+    for folder, folders, names in islice(os.walk(root), _MOST_FOLDERS):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for name in {"asset.yaml", "asset.yml"}.intersection(names):
+            found.update(_ASSET_NAME.findall(beginning_of(Path(folder, name))))
+    return frozenset(found)
 
 
 def _is_newer_than_known(name: str) -> bool:

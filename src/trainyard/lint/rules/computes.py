@@ -18,7 +18,7 @@ from trainyard.spec.rules import MISSING_KEY, NOT_A_CHOICE, OUT_OF_BOUNDS
 
 _COMPUTE_NAME = re.compile(r"azureml:[^:@/\s]+")
 _RESOURCE_ID = re.compile(
-    r"(azureml:)?/subscriptions/|azureml://(?:subscriptions|locations|virtualclusters)/", re.IGNORECASE
+    r"(azureml:)?/subscriptions/|azureml://(?:subscriptions|locations)/|azureml:(?://)?virtualclusters/", re.IGNORECASE
 )
 # The names of computes have no underscores: 2 to 32 letters, digits and hyphens.
 _VM_SIZE = re.compile(r"(?:azureml:)?Standard_[A-Za-z]+[0-9]+\w*", re.IGNORECASE)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from trainyard.catalogue.python_packages import is_known_package, known_packages, package_name
 from trainyard.lint.checks import LintContext, LintedFile, check, known_words
 from trainyard.settings.suggestions import one_slip_from, only_close
-from trainyard.spec.diagnostic import Diagnostic, Related, SpecError
+from trainyard.spec.diagnostic import Diagnostic, Related, Severity, SpecError
 from trainyard.spec.documents import Node, describe, shorten
 from trainyard.spec.findings import DocumentStore
 from trainyard.spec.rule import Rule
@@ -270,9 +270,15 @@ def _conda_channels(file: LintedFile, context: LintContext) -> Iterator[Diagnost
             continue  # builds of other channels use it too, and conda may choose one of these
         first = next(name for name in channels if name == "pytorch" or name in _OTHER_CHANNELS)
         if first != "pytorch":
+            severity: Severity = "warning"
             message = f"conda looks for pytorch in '{first}' before 'pytorch', and finds a build without CUDA"
+            if "pytorch-cuda" in packages:
+                severity = "info"
+                message = f"conda looks for pytorch in '{first}' first, and pytorch-cuda is for that of 'pytorch'"
             related = [Related(torch.node.span, "pytorch is asked for here")]
-            yield CONDA_CHANNELS.at(channels["pytorch"].span, message, "Put 'pytorch' first.", related)
+            yield CONDA_CHANNELS.at(
+                channels["pytorch"].span, message, "Put 'pytorch' first.", related, severity=severity
+            )
 
 
 def _misspelt_channels(channels: Mapping[str, Node]) -> Iterator[Diagnostic]:

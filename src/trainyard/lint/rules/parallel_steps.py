@@ -11,7 +11,7 @@ from trainyard.lint.checks import LintContext, LintedFile, check
 from trainyard.lint.script_calls import ScriptStep, script_steps
 from trainyard.lint.scripts.syntax import line_of, parse, walk
 from trainyard.settings.suggestions import did_you_mean, only_close
-from trainyard.spec.diagnostic import Diagnostic, Span
+from trainyard.spec.diagnostic import Diagnostic, Severity, Span
 from trainyard.spec.documents import shorten
 from trainyard.spec.expressions import only_binding
 from trainyard.spec.model import PARAMETER_TYPES
@@ -30,11 +30,11 @@ def _steps(file: LintedFile) -> Iterator[ScriptStep]:
     return (step for step in script_steps(file.document) if not step.is_spark)
 
 
-PARALLEL_ENTRY = Rule("AML506", "parallel-entry", "warning").explained(
+PARALLEL_ENTRY = Rule("AML506", "parallel-entry", "error").explained(
     summary="The entry script of a parallel step lacks `init()` or `run(mini_batch)`, or returns nothing.",
     why="The step imports the script, calls `init()` once in each process, and `run(mini_batch)` for each mini-batch. "
     "It counts what `run` returns, a list or a DataFrame, as the inputs that succeeded. Azure ML's client does not "
-    "look into it.",
+    "look into it. Published steps work without `init()`: that is a note.",
     example="""\
 type: parallel
 name: score
@@ -64,11 +64,15 @@ def _parallel_entry(file: LintedFile, context: LintContext) -> Iterator[Diagnost
         entry, script = step.entry, step.script
         if entry is None or script is None:
             continue
-        found = wrong_entry_script(PARALLEL_ENTRY, entry.value.span, script, "mini_batch", "mini-batch")
+        found = wrong_entry_script(
+            PARALLEL_ENTRY, entry.value.span, script, "mini_batch", "mini-batch", without_init="info"
+        )
         yield from found or _without_results(entry.value.span, script)
 
 
-def wrong_entry_script(rule: Rule, span: Span, script: Path, argument: str, what: str) -> list[Diagnostic]:
+def wrong_entry_script(
+    rule: Rule, span: Span, script: Path, argument: str, what: str, *, without_init: Severity = "warning"
+) -> list[Diagnostic]:
     """Return what is wrong with a script that Azure ML imports to call `init()` once and `run()` for each `what`."""
     defined = _defined_in(script)
     if defined is None:
@@ -83,7 +87,7 @@ def wrong_entry_script(rule: Rule, span: Span, script: Path, argument: str, what
         return [rule.at(span, f"run() of {script.name} does not take the {what} alone", "", related)]
     if "init" not in defined:
         message = f"{script.name} has no function init(), which is called first"
-        return [rule.at(span, message, "Write `def init():`.")]
+        return [rule.at(span, message, "Write `def init():`.", severity=without_init)]
     return []
 
 
@@ -92,7 +96,8 @@ def _without_results(span: Span, script: Path) -> Iterator[Diagnostic]:
     if run and all(isinstance(each, _FUNCTIONS) and _returns_nothing(each) for each in run):
         message = f"run() of {script.name} returns nothing; the step counts what it returns"
         related = [line_of(script, run[0], "it is defined here")]
-        yield PARALLEL_ENTRY.at(span, message, "Return a list or a DataFrame, an item for each input.", related)
+        hint = "Return a list or a DataFrame, an item for each input."
+        yield PARALLEL_ENTRY.at(span, message, hint, related, severity="warning")
 
 
 def _defined_in(script: Path) -> Mapping[str, list[ast.AST]] | None:

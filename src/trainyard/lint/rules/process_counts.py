@@ -10,6 +10,7 @@ from trainyard.lint.placements import Placement
 from trainyard.lint.rules.vm_sizes import machine_related
 from trainyard.lint.scripts.own_processes import lightning_starts_processes, uses_all_gpus
 from trainyard.lint.scripts.syntax import parse
+from trainyard.settings.quantities import counted
 from trainyard.spec.diagnostic import Diagnostic, Related, Severity, Span
 from trainyard.spec.distributions import Mpi, PyTorch, TensorFlow
 from trainyard.spec.rule import Rule
@@ -45,10 +46,10 @@ def _processes_exceed_gpus(placement: Placement, context: LintContext) -> Iterat
         return
     is_split = nodes is not None and nodes > 1 and processes % nodes == 0
     hint = f"Write {most}." if sku is not None else "It is per machine: use as many as it has GPUs."
-    if nodes is not None and is_split:
+    if nodes is not None and is_split and processes // nodes <= most:
         hint = f"It is per machine, not for all {nodes}: write {processes // nodes}."
     if sku is not None:
-        what = f"{sku.gpu_count} GPUs" if sku.gpu_count else f"{sku.vcpus} CPUs and no GPU"
+        what = counted(sku.gpu_count, "GPU") if sku.gpu_count else f"{sku.vcpus} CPUs and no GPU"
         message = f"{processes} processes per machine, but {sku.name} has {what}"
         yield PROCESSES_EXCEED_GPUS.at(_count_span(placement), message, hint, machine_related(placement))
     elif isinstance(placement.distribution, PyTorch):

@@ -20,7 +20,8 @@ _FETCHED = re.compile(
     r"\b(?:ba|z)?sh\s+(?:-c\s+)?[\"']?(?:<\(|\$\()\s*(?:curl|wget)\b|"
     r"\b(?:curl|wget)\b[^|;&\n]{0,300}\|\s*python[0-9.]*\b"
 )
-_CONTINUATION = re.compile(r"(?<!\\)\\(?=\s+-{1,2}\w|\s*\n|\s*\Z|\s+\$\[\[)")
+# A backslash right before the end of a line continues it, as in a block `|`; a folded one has made a space of that.
+_CONTINUATION = re.compile(r"(?<!\\)\\(?=[ \t]+(?:-{1,2}\w|\$\[\[|\n|\Z)|\Z)")
 # A binding of a form that jobs do not have: it may name data as well as a string, and is an error anyway.
 _WRONG_SCOPE = re.compile(r"\s*\$\{\{\s*(?!parent\.)[\w.-]+\s*\}\}\s*")
 # A flag at the beginning of a line; the line above does not end with a backslash or an operator that continues it.
@@ -204,7 +205,8 @@ def _fetched_script(command: ParsedCommand, context: LintContext) -> Iterator[Di
 LINE_CONTINUATION = Rule("AML554", "line-continuation", "warning").explained(
     summary="A line of the command ends with a backslash.",
     why="A folded block (`>`) joins the lines: the backslash then precedes a space, which becomes part of the "
-    "next word. Azure ML's documentation advises against backslashes.",
+    "next word. Azure ML's documentation advises against backslashes. In a block `|` one at the very end of a line "
+    "is right.",
     example="""\
 type: command
 name: train
@@ -352,7 +354,19 @@ def _without_quoted(text: str) -> tuple[str, int | None]:
     """A command with `x` for what is quoted or escaped, and where a quote begins that is never closed."""
     bare = _QUOTED.sub(lambda quoted: "x" * len(quoted[0]), text)
     opened = _QUOTE.search(bare)
-    return bare, opened.start() if opened is not None else None
+    if opened is None:
+        return bare, None
+    pairs = (quoted for quoted in _QUOTED.finditer(text, 0, opened.start()) if quoted[0][0] == opened[0])
+    odd = next((quoted for quoted in pairs if _is_mispaired(text, *quoted.span())), None)
+    return bare, odd.start() if odd is not None else opened.start()
+
+
+def _is_mispaired(text: str, start: int, end: int) -> bool:
+    """Whether a quoted text begins where one should end, or ends where one should begin."""
+    before, after = text[start - 1 : start], text[start + 1 : start + 2]
+    begins_behind_word = before not in ("", "=", "(") and not before.isspace() and after.isspace()
+    ends_before_word = text[end - 2].isspace() and text[end : end + 1].isalnum()
+    return begins_behind_word or ends_before_word
 
 
 def _without_bindings(text: str, bindings: Sequence[Binding]) -> str:
