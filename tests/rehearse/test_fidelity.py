@@ -92,3 +92,56 @@ def test_one_process_for_several_nodes_is_what_was_asked_for_and_said_to_prove_l
     assert run.exit_code == 0, run.stderr
     (noted,) = project.record["notes"]
     assert noted.endswith("by --max-processes 1, which leaves out what happens between nodes")
+
+
+# The manner of azureml-examples' hello-world-output-data.yml: nothing is quoted, since no path of Azure ML needs it.
+UNQUOTED = """mkdir -p ${{outputs.made}}/within
+cp ${{inputs.data}} ${{outputs.made}}/within/
+echo at $PWD
+echo in $(pwd)"""
+
+
+@pytest.mark.parametrize("name", ["plain", "with a space", "größe", "it's $HOME"])
+def test_a_job_sees_no_path_that_needs_quotes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trainyard: Callable[..., Any], name: str
+) -> None:
+    folder = tmp_path / name
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    project = Project(folder, trainyard)
+    project.write("data.txt", "of the project\n")
+    job = {
+        "command": UNQUOTED,
+        "inputs": {"data": {"type": "uri_file", "path": "./data.txt"}},
+        "outputs": {"made": {"type": "uri_folder"}},
+    }
+
+    run = project.run(job, "--strict")
+
+    assert run.exit_code == 0, run.stderr
+    (ran,) = project.record["jobs"].values()
+    made = project.run_folder / ran["outputs"]["made"]
+    assert [file.relative_to(made).as_posix() for file in made.rglob("*.txt")] == ["within/data.txt"]
+    (log,) = ran["logs"]
+    words = (project.run_folder / log).read_text().split()
+    assert words[0::2] == ["at", "in"]
+    assert len(words) == 4, "each path is one word"
+    assert all(word.isascii() and "'" not in word for word in words)
+    assert {file.name for file in folder.iterdir()} <= {"data.txt", "job.yaml", "runs", ".trainyard", ".amlignore"}
+    assert (project.run_folder / "jobs" / "job" / "data" / "made").resolve() == made, "also after the run"
+
+
+def test_a_failure_names_the_paths_of_the_project(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trainyard: Callable[..., Any]
+) -> None:
+    folder = tmp_path / "with a space"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    project = Project(folder, trainyard)
+    command = "echo step: error: there is no ${{outputs.made}}/absent; exit 2"
+
+    run = project.run({"command": command, "outputs": {"made": {"type": "uri_folder"}}})
+
+    assert run.exit_code == 1
+    (ran,) = project.record["jobs"].values()
+    assert f"{project.run_folder / ran['outputs']['made']}/absent" in ran["reason"]

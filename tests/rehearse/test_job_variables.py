@@ -43,6 +43,7 @@ EVERY_JOB = {
     "MLFLOW_EXPERIMENT_ID",
     "MLFLOW_EXPERIMENT_NAME",
     "MLFLOW_ALLOW_FILE_STORE",
+    "PWD",
     "PYTHONUNBUFFERED",
 }
 PYTORCH = {"MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "NODE_RANK", "RANK", "LOCAL_RANK"}
@@ -54,7 +55,7 @@ NAMES_OF = {
     "mpi": {f"OMPI_COMM_WORLD_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "NODE_RANK", "LOCAL_SIZE")},
     "tensorflow": {"TF_CONFIG"},
 }
-SHELL_ADDS = {"PWD", "SHLVL", "_", "OLDPWD", "LC_CTYPE"}
+SHELL_ADDS = {"SHLVL", "_", "OLDPWD", "LC_CTYPE"}
 OF_THE_MACHINE = {"PATH", "HOME", "LANG", "TZ", "HTTPS_PROXY", "SSL_CERT_FILE", "OMP_NUM_THREADS"}
 
 WRITE = "python write_environment.py '${{outputs.seen}}'"

@@ -179,7 +179,7 @@ def make_folders(attempt: Attempt) -> list[GivenInput]:
         for name, path in attempt.output_paths.items():
             if not attempt.is_file(name):
                 path.mkdir(exist_ok=True)
-            (attempt.data_folder / name).symlink_to(path)
+            _link(attempt.data_folder / name, path)
         task = attempt.job.component.task
         if isinstance(task, Sweep):
             return []  # its trials have folders of their own
@@ -226,7 +226,12 @@ def _link_artifacts(attempt: Attempt, working_folder: Path) -> None:
             shutil.copytree(place, target, dirs_exist_ok=True)
             shutil.rmtree(place)
         if not place.exists():
-            place.symlink_to(target)
+            _link(place, target)
+
+
+def _link(place: Path, target: Path) -> None:
+    """Make a link by the way from one to the other, which stays right when the run's folder is seen elsewhere."""
+    place.symlink_to(os.path.relpath(target, place.parent))
 
 
 def drop_empty_artifacts(attempt: Attempt) -> None:

@@ -85,18 +85,13 @@ class _Filler:
         is_absent = binding.path[0] == "inputs" and name in self.component.inputs and name not in self.inputs
         return not is_absent
 
-    def _unbroken(self, text: str, binding: Binding, value: ParameterValue | Path | None) -> str:
-        """Return the text if it does not break the quotes around it; `value` is an input's, None for an output."""
+    def _unbroken(self, text: str, binding: Binding, value: ParameterValue | Path) -> str:
+        """Return the text of an input's value if it does not break the quotes around it."""
         unsafe = _UNSAFE_WITHIN.get(self.quote or "", "")
         found = next((character for character in text if character in unsafe), None)
         if found is None or not self.strict:
             return text
-        if value is None:
-            fix = "put the run in another folder with --run-dir DIR"
-        elif isinstance(value, Path):
-            fix = "give a path without it: rename the folder, or put the run elsewhere if another job writes the path"
-        else:
-            fix = "give a value without it"
+        fix = "give a file without it in its name" if isinstance(value, Path) else "give a value without it"
         raise error_at(
             self.component.command.span,
             f"{binding.path[0][:-1]} {'.'.join(binding.path[1:])!r} of {self.component.name} contains {found}, which "
@@ -110,7 +105,7 @@ class _Filler:
             value = self.inputs[name]
             return self._unbroken(str(value), binding, value)
         if kind == "outputs" and name in self.outputs:
-            return self._unbroken(str(self.outputs[name]), binding, None)
+            return str(self.outputs[name])
         if kind == "inputs" and name in self.component.inputs:
             raise error_at(
                 self.component.command.span, f"{binding.text}: optional input {name!r} has no value; put it in $[[ … ]]"

@@ -85,6 +85,8 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("MLFLOW_ALLOW_FILE_STORE", lambda attempt, rank: "true", LOCAL),
     # This machine acts as several nodes, or has too few GPUs: a node sees only its own, which may be none.
     Variable(VISIBLE_DEVICES, lambda attempt, rank: ",".join(attempt.gpus_of(rank)), LOCAL, "GPUs divided"),
+    # A shell believes it, and so names the folder by the path that jobs see, not by the one that a link leads to.
+    Variable("PWD", lambda attempt, rank: attempt.working_folder(attempt.node_of(rank)), LOCAL),
     # Without it a killed rank loses its last lines, and the live display has nothing to show.
     Variable("PYTHONUNBUFFERED", lambda attempt, rank: "1", LOCAL),
     # On Azure a job asks 169.254.169.254, an address that nobody here can answer at.

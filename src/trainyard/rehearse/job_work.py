@@ -61,11 +61,13 @@ class Software:
 class RunContext:
     """What all jobs of a run share; `folder` is the run's absolute path, `faults` are those of each job.
 
-    `named_job` is the one that the user named: it is not reused.
+    `seen_folder` is the same folder under the path that jobs see. `named_job` is the one that the user named: it is
+    not reused.
     """
 
     name: str
     folder: Path
+    seen_folder: Path
     pipeline: Pipeline
     identity: RunIdentity
     options: RunOptions
@@ -79,8 +81,8 @@ class RunContext:
     guardian: Guardian
 
     def job_folder(self, job: str) -> Path:
-        """Return the folder of a job's files."""
-        return self.folder / "jobs" / job
+        """Return the folder of a job's files, as the job sees it."""
+        return self.seen_folder / "jobs" / job
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import hashlib
 import os
+import re
 import socket
 import stat
 import tempfile
@@ -13,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from trainyard.rehearse.errors import RunError
+from trainyard.rehearse.errors import RunError, cannot_write
 from trainyard.settings.files import open_lock_file
 
 VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
@@ -23,6 +25,8 @@ AZURE_ML_MASTER_PORT = 6105
 
 # All below 32768, where Linux begins to assign ports to clients.
 _CANDIDATE_PORTS = range(AZURE_ML_MASTER_PORT, AZURE_ML_MASTER_PORT + 1000)
+# What a shell, or a script that calls one, does not take as part of a name.
+_NEEDS_QUOTES = re.compile(r"[^A-Za-z0-9_./+@%=:,-]")
 # What the system answers where it has no IPv6.
 _NO_IPV6 = frozenset({errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL})
 
@@ -66,7 +70,7 @@ def reserved_port(candidates: Sequence[int] = _CANDIDATE_PORTS) -> Iterator[int]
     The ranks themselves bind the port, so it must be unbound when they start; a lock file keeps other runners away
     until then. Raise `RunError` when every candidate is taken.
     """
-    folder = _folder_of_locks()
+    folder = _private_folder("trainyard-ports", "the locks of ports")
     for port in candidates:
         with open_lock_file(folder / str(port)) as lock:
             try:
@@ -81,18 +85,51 @@ def reserved_port(candidates: Sequence[int] = _CANDIDATE_PORTS) -> Iterator[int]
     )
 
 
-def _folder_of_locks() -> Path:
-    """Return this user's own folder for the locks of ports. RunError for one that somebody else may have prepared."""
+def folder_for_jobs(run_folder: Path) -> Path:
+    """Return the path under which jobs see a run's folder: its own if that needs no quotes, else a short one.
+
+    Azure ML's paths have neither spaces nor letters beyond ASCII, and commands are written for them.
+    """
+    if not _NEEDS_QUOTES.search(str(run_folder)):
+        return run_folder
+    digest = hashlib.sha256(os.fsencode(run_folder)).hexdigest()[:12]
+    return _folder_of_user("trainyard-runs") / digest
+
+
+@contextmanager
+def seen_at(place: Path, run_folder: Path) -> Iterator[None]:
+    """Have a run's folder at the path that `folder_for_jobs` returned for it. RunError where that cannot be."""
+    if place == run_folder:
+        yield
+        return
+    _private_folder("trainyard-runs", "paths without spaces")
+    try:
+        place.unlink(missing_ok=True)
+        place.symlink_to(run_folder)
+    except OSError as error:
+        raise cannot_write(place, error) from error
+    try:
+        yield
+    finally:
+        place.unlink(missing_ok=True)
+
+
+def _folder_of_user(name: str) -> Path:
     session = os.environ.get("XDG_RUNTIME_DIR", "")
-    if session and _is_private(Path(session)):
-        folder = Path(session, "trainyard-ports")
-    else:
-        folder = Path(tempfile.gettempdir(), f"trainyard-ports-{os.getuid()}")
+    if session and not _NEEDS_QUOTES.search(session) and _is_private(Path(session)):
+        return Path(session, name)
+    temporary = tempfile.gettempdir()
+    return Path("/tmp" if _NEEDS_QUOTES.search(temporary) else temporary, f"{name}-{os.getuid()}")
+
+
+def _private_folder(name: str, purpose: str) -> Path:
+    """Return a folder of this user alone, made if need be. RunError for one that somebody else may have prepared."""
+    folder = _folder_of_user(name)
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o700)
     if not _is_private(folder):
         raise RunError(
-            f"{folder}: expected a folder that only you can write to, for the locks of ports; remove it, or set "
+            f"{folder}: expected a folder that only you can write to, for {purpose}; remove it, or set "
             "XDG_RUNTIME_DIR to a folder of your own"
         )
     return folder

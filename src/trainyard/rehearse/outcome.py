@@ -53,6 +53,7 @@ def outcome(
     if rank is not None:
         # What the job calls INPUT_source is a file or folder that its user knows by another name.
         own_names = {str(place): str(attempt.inputs[name]) for name, place in attempt.input_paths.items()}
+        own_names[str(attempt.job_folder)] = os.path.realpath(attempt.job_folder)
         logged = last_error(attempt.logs[rank], _ERROR_LINES, own_names)
         reason = _explain(attempt, rank, processes.exit_codes[rank], logged.cause)
         return AttemptEnd(processes, reason, logged.lines)

@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from trainyard.rehearse.attempts import place_of_input
 from trainyard.rehearse.cancellation import Cancellation
 from trainyard.rehearse.command import fill_command
 from trainyard.rehearse.digests import ContentDigests
@@ -21,7 +22,7 @@ from trainyard.rehearse.job_work import RunContext, Software
 from trainyard.rehearse.local_data import LocalPath
 from trainyard.rehearse.local_distributions import local_distribution
 from trainyard.rehearse.local_jobs import LocalJob, LocalPipeline, Source, WrittenValue, local_pipeline
-from trainyard.rehearse.machine import job_path
+from trainyard.rehearse.machine import folder_for_jobs, job_path
 from trainyard.rehearse.reuse import StepCache, local_python_digest
 from trainyard.rehearse.run_options import ENVIRONMENT_CHOICES, RunOptions
 from trainyard.rehearse.run_store import create_run_folder, list_runs, new_record
@@ -125,13 +126,14 @@ def _check(pipeline: Pipeline, options: RunOptions, run_folder: Path) -> _Checke
     )
     faults = faults_of(options.preempt, options.kill, here.jobs, selection.run)
     checked = _CheckedPipeline(here, selection, faults)
+    jobs_folder = folder_for_jobs(run_folder.resolve()) / "jobs"
     for job in checked.jobs_to_run:
         _refuse_without_programs(job, options)
         component, drawn = _first_trial(job.component)
         fill_command(
             component,
-            {port: _planned(source, run_folder.resolve()) for port, source in job.inputs.items()} | drawn,
-            {port: _planned_output(run_folder.resolve(), job.name, port) for port in job.component.outputs},
+            {port: _planned(source, jobs_folder, job.name, port) for port, source in job.inputs.items()} | drawn,
+            {port: _planned_output(jobs_folder, job.name, port) for port in job.component.outputs},
             strict=options.strict,
         )
         _ = job.snapshot  # raises for code that is missing
@@ -157,16 +159,16 @@ def _first_trial(component: Component) -> tuple[Component, dict[str, ParameterVa
     return (trial_component(component, task), trials(task)[0]) if isinstance(task, Sweep) else (component, {})
 
 
-def _planned(source: Source, run_folder: Path) -> ParameterValue | Path:
+def _planned(source: Source, jobs_folder: Path, job: str, port: str) -> ParameterValue | Path:
     if isinstance(source, JobOutput):
-        return _planned_output(run_folder, source.job, source.port)
+        return place_of_input(jobs_folder / job / "data", port, _planned_output(jobs_folder, source.job, source.port))
     if isinstance(source, WrittenValue):
         return f"<{source.output.job}.{source.output.port}>"
-    return source.path if isinstance(source, LocalPath) else source
+    return place_of_input(jobs_folder / job / "data", port, source.path) if isinstance(source, LocalPath) else source
 
 
-def _planned_output(run_folder: Path, job: str, port: str) -> Path:
-    return run_folder / "jobs" / job / "outputs" / port
+def _planned_output(jobs_folder: Path, job: str, port: str) -> Path:
+    return jobs_folder / job / "outputs" / port
 
 
 def _record(name: str, folder: Path, checked: _CheckedPipeline, options: RunOptions) -> RunRecord:
@@ -216,9 +218,11 @@ def _environment_notes(checked: _CheckedPipeline, software: Software, run_folder
 def _context(record: RunRecord, checked: _CheckedPipeline, options: RunOptions, found: _Found) -> RunContext:
     store = TrackingStore(options.state_folder / "mlruns")
     identity = store.identity(record.experiment, record.id)
+    seen_folder = folder_for_jobs(record.folder)
     return RunContext(
         name=record.name,
         folder=record.folder,
+        seen_folder=seen_folder,
         pipeline=checked.here.pipeline,
         identity=identity,
         options=options,
@@ -229,7 +233,7 @@ def _context(record: RunRecord, checked: _CheckedPipeline, options: RunOptions, 
         faults=checked.faults,
         store=store,
         cancellation=Cancellation(),
-        guardian=Guardian(record.folder, _containers_of(found.software, identity)),
+        guardian=Guardian(seen_folder, _containers_of(found.software, identity)),
     )
 
 

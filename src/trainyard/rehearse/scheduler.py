@@ -21,7 +21,7 @@ from trainyard.rehearse.display import Display
 from trainyard.rehearse.errors import RunError
 from trainyard.rehearse.job_work import Broken, Ended, Event, Reused, RunContext, Started, work
 from trainyard.rehearse.local_jobs import LocalJob, LocalPipeline
-from trainyard.rehearse.machine import available_processors
+from trainyard.rehearse.machine import available_processors, seen_at
 from trainyard.rehearse.outcome import WarningLines
 from trainyard.rehearse.reuse import EarlierResult, link_result
 from trainyard.rehearse.run_store import hold_lock, now, write_record
@@ -74,6 +74,7 @@ class Scheduler:
         """Run all jobs and return the record. Raise `RunError` when the disk fails during the run."""
         with (
             hold_lock(self._record.folder),
+            seen_at(self._context.seen_folder, self._record.folder),
             canceled_by_signals(self._context.cancellation),
             self._nothing_left_running(),
         ):
@@ -175,7 +176,7 @@ class Scheduler:
         job.tracking = os.path.relpath(tracked.resolve(), self._record.folder)
         job.command = attempt.command
         job.image = str(attempt.image) if attempt.image is not None else None
-        job.logs = [log.relative_to(self._record.folder).as_posix() for log in attempt.logs]
+        job.logs = [log.relative_to(self._context.seen_folder).as_posix() for log in attempt.logs]
         job.attempts.append(AttemptRecord(started=started, cache_key=job.cache_key))
         self._warnings[event.job] = event.warnings
         self._keep(event.job)
