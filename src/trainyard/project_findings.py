@@ -34,7 +34,7 @@ def errors_before_a_run(file: Path, store: DocumentStore) -> tuple[Sequence[Diag
 
     The files that are read stay in `store`. Raise SpecError for a file that is not a job.
     """
-    found = _found_before(file, store)
+    found = _found_before(file, store, _does_damage)
     require_job(file, store)
     # A local run uses this machine as its compute.
     found = [each for each in found if each.rule != NO_COMPUTE.id]
@@ -42,15 +42,15 @@ def errors_before_a_run(file: Path, store: DocumentStore) -> tuple[Sequence[Diag
     return refused, [each for each in found if each not in refused]
 
 
-def errors_before_a_submission(file: Path, store: DocumentStore) -> Sequence[Diagnostic]:
-    """Return the errors in a job's file and in what it names. The files that are read stay in `store`."""
-    return [each for each in _found_before(file, store) if each.severity == "error"]
+def findings_before_a_submission(file: Path, store: DocumentStore) -> Sequence[Diagnostic]:
+    """Return errors and warnings in a job's file and in what it names. The files that are read stay in `store`."""
+    return _found_before(file, store, lambda each: each.severity != "info")
 
 
-def _found_before(file: Path, store: DocumentStore) -> Sequence[Diagnostic]:
+def _found_before(file: Path, store: DocumentStore, counts: Callable[[Diagnostic], bool]) -> Sequence[Diagnostic]:
     settings, result = check_paths([file], store)
     found = without_known(result.diagnostics, settings.baseline, result.files)
-    return with_template_lines([each for each in found if _does_damage(each)])
+    return with_template_lines([each for each in found if counts(each)])
 
 
 def _does_damage(diagnostic: Diagnostic) -> bool:

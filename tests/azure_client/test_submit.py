@@ -221,6 +221,44 @@ def test_a_cluster_with_too_few_machines_is_found_before_anything_is_uploaded(
     assert azure.blobs == {}
 
 
+@pytest.mark.parametrize(
+    ("cluster", "message"),
+    [
+        ({"vmSize": "STANDARD_NC6S_V3"}, "'gpu-t4' has STANDARD_NC6S_V3, the plan is of Standard_NC64as_T4_v3"),
+        ({"provisioningState": "Failed"}, "the cluster 'gpu-t4' could not be created"),
+    ],
+    ids=["another size", "failed"],
+)
+def test_a_cluster_that_cannot_run_what_was_planned_is_refused_unless_forced(
+    azure: LoopbackAzure, trainyard: Callable[..., Any], cluster: dict[str, Any], message: str
+) -> None:
+    azure.clusters = {"gpu-t4": cluster, "cpu-prepare": {"vmSize": "STANDARD_D8S_V5"}}
+    refused = trainyard("submit", PIPELINE)
+    assert refused.exit_code == 1
+    assert f"error[workspace] {message}" in refused.stderr
+    assert azure.blobs == {}
+    forced = trainyard("submit", PIPELINE, "--force")
+    assert forced.exit_code == 0, forced.stderr
+    assert f"warning[workspace] {message}" in forced.stderr
+    assert len(submitted_jobs(azure)) == 1
+
+
+def test_a_training_that_does_not_fit_is_refused_unless_forced(
+    azure: LoopbackAzure, trainyard: Callable[..., Any]
+) -> None:
+    """The plan is of the submission's own values: a micro-batch that is large enough fits no GPU."""
+    too_much = ("--set", "inputs.micro_batch_size=262144", "--set", "inputs.global_batch_size=1048576")
+    refused = trainyard("submit", PIPELINE, *too_much)
+    assert refused.exit_code == 1
+    assert "error[plan] train_ddp needs about" in refused.stderr
+    assert azure.sent("PUT", "/jobs/") == []
+    assert azure.blobs == {}
+    assert "error[plan] train_ddp needs about" in trainyard("submit", PIPELINE, *too_much, "--dry-run").stderr
+    forced = trainyard("submit", PIPELINE, *too_much, "--dry-run", "--force")
+    assert forced.exit_code == 0, forced.stderr
+    assert "warning[plan] train_ddp needs about" in forced.stderr
+
+
 def test_a_command_job_is_submitted_like_a_pipeline(
     azure: LoopbackAzure, trainyard: Callable[..., Any], tmp_path: Path
 ) -> None:
@@ -409,9 +447,8 @@ def test_without_the_client_one_line_says_how_to_install_it(
     monkeypatch.setitem(sys.modules, "azure.ai.ml", None)
     outcome = trainyard("submit", PIPELINE, "--dry-run")
     assert outcome.exit_code == 1
-    assert (
-        "azure.ai.ml is not installed; a submission needs it: pip install 'trainyard-azureml[azure]'" in outcome.stderr
-    )
+    advice = "azure.ai.ml is not installed; a submission needs it: pip install 'trainyard-azureml[azure]'"
+    assert outcome.stderr.splitlines() == [f"error: {advice}"], "the plan is not printed before"
 
 
 @pytest.mark.parametrize(

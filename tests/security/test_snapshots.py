@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -128,10 +129,64 @@ def test_a_code_folder_outside_of_the_root_is_not_looked_into(
     assert "AML423" not in done.stderr
 
 
-def test_uploads_are_listed_before_a_submission(code: Path, trainyard: CommandLine) -> None:
+def test_a_large_checkpoint_is_found(code: Path) -> None:
+    for name, size_bytes in (("small.pt", 10 << 20), ("large.ckpt", (10 << 20) + 1)):
+        with (code / name).open("wb") as file:
+            os.truncate(file.fileno(), size_bytes)
+    assert doubtful_uploads(code) == [("large.ckpt", "a checkpoint of 10 MiB")]
+
+
+def test_a_large_folder_is_found_by_what_is_uploaded_of_it(code: Path) -> None:
+    for number in range(4):
+        with (code / f"{number}.bin").open("wb") as file:
+            os.truncate(file.fileno(), 90_000_000)
+    assert doubtful_uploads(code) == [(".", "343 MiB in all")]
+    (code / ".amlignore").write_text("3.bin\n")
+    assert places(code) == []
+
+
+def test_files_of_secrets_are_not_submitted_unless_forced(code: Path, trainyard: CommandLine) -> None:
     (code / ".env").write_text("x")
     (code / "id_\x1b[31mrsa.pfx").write_text("x")
     done = trainyard("submit", "job.yaml", "--dry-run")
-    assert done.exit_code == 0, done.stderr
-    assert "uploads src/.env (secrets)" in done.stderr
+    assert done.exit_code == 1
+    assert done.stdout == ""
+    assert "error[upload] the code of job uploads src/.env (secrets)" in done.stderr
+    assert "nothing was submitted; --force submits it as it is" in done.stderr
     assert "\x1b[31m" not in done.stderr
+    forced = trainyard("submit", "job.yaml", "--dry-run", "--force")
+    assert forced.exit_code == 0, forced.stderr
+    assert "warning[upload] the code of job uploads src/.env (secrets)" in forced.stderr
+    assert json.loads(forced.stdout)
+
+
+def test_secrets_in_yaml_are_not_submitted_unless_forced(code: Path, trainyard: CommandLine) -> None:
+    secret = "hf_QmVyZ2ZyaWVkaG9mU3RyYXNzZTEyMzQ1"
+    Path("job.yaml").write_text(f"{JOB}environment_variables: {{A: {secret}}}\n")
+    done = trainyard("submit", "job.yaml", "--dry-run")
+    assert done.exit_code == 1
+    assert "error[AML552]" in done.stderr
+    forced = trainyard("submit", "job.yaml", "--dry-run", "--force")
+    assert forced.exit_code == 0, forced.stderr
+    assert "warning[AML552]" in forced.stderr
+    assert secret not in forced.stdout
+
+
+def test_what_is_uploaded_and_its_largest_files_are_shown_before_a_submission(
+    code: Path, trainyard: CommandLine
+) -> None:
+    for number, size_bytes in enumerate((1 << 20, 3 << 20, 2 << 20, 4 << 20)):
+        (code / f"{number}.bin").write_bytes(bytes(size_bytes))
+    (code / "ignored.bin").write_bytes(bytes(5 << 20))
+    (code / ".amlignore").write_text("ignored.bin\n")
+    done = trainyard("submit", "job.yaml", "--dry-run")
+    assert done.exit_code == 0, done.stderr
+    assert "10 MiB in 6 files; largest: 3.bin (4 MiB), 1.bin (3 MiB), 2.bin (2 MiB)" in done.stderr
+
+
+def test_warnings_of_lint_are_shown_before_a_submission(code: Path, trainyard: CommandLine) -> None:
+    with (code / "weights.ckpt").open("wb") as file:
+        os.truncate(file.fileno(), 11 << 20)
+    done = trainyard("submit", "job.yaml", "--dry-run")
+    assert done.exit_code == 0, done.stderr
+    assert "warning[AML423] would be uploaded with the code: weights.ckpt (a checkpoint of 11 MiB)" in done.stderr

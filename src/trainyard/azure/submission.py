@@ -14,8 +14,9 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from trainyard.azure.failures import in_words
-from trainyard.azure.workspace import Workspace, azure_ml, check_workspace, connect
+from trainyard.azure.workspace import Workspace, azure_ml, connect, workspace_problems
 from trainyard.errors import UserError
+from trainyard.spec.diagnostic import Diagnostic
 from trainyard.spec.model import Pipeline
 
 _T = TypeVar("_T")
@@ -50,14 +51,18 @@ class Submission:
         self._is_name_chosen = bool(name or self._job.name)
         self._job.name = name or self._job.name or _drawn_name(file)
 
-    def check(self, pipeline: Pipeline | None) -> None:
-        """Ask Azure for everything that can be known before an upload."""
-        self._call(lambda: check_workspace(self._client, self._workspace, pipeline))
+    def problems(self, pipeline: Pipeline | None, sizes: Mapping[str, str]) -> list[Diagnostic]:
+        """Ask Azure for everything that can be known before an upload, and return what would keep jobs from running.
+
+        `sizes` are the VM sizes that clusters should have, by their names.
+        """
+        found = self._call(lambda: workspace_problems(self._client, self._workspace, pipeline, sizes))
         if self._is_name_chosen and (earlier := self._call(self._found)) is not None:
             raise UserError(
                 f"{self._workspace} already has a job '{earlier.name}': {earlier.studio_url}; "
                 "nothing was submitted; give another --name, or none"
             )
+        return found
 
     def send(self) -> Submitted:
         """Upload what the job needs and submit it.
@@ -115,7 +120,7 @@ class Submission:
 def reach(workspace: Workspace) -> None:
     """Ask for a workspace; raise UserError if it does not answer, and where azure-ai-ml is not installed."""
     client = connect(workspace)
-    _in_words(lambda: check_workspace(client, workspace, None), workspace, None)
+    _in_words(lambda: workspace_problems(client, workspace), workspace, None)
 
 
 def _in_words(function: Callable[[], _T], workspace: Workspace, file: Path | None) -> _T:

@@ -11,15 +11,16 @@ import logging
 import os
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from trainyard.errors import UsageError, UserError
 from trainyard.settings.quantities import counted
 from trainyard.settings.suggestions import close_match
-from trainyard.spec.diagnostic import Diagnostic, SpecError
+from trainyard.spec.diagnostic import Diagnostic
 from trainyard.spec.documents import Value
 from trainyard.spec.model import Pipeline
 from trainyard.spec.resolution import Resolution
@@ -200,11 +201,16 @@ def _cluster_uses(pipeline: Pipeline) -> dict[str, tuple[Value, int]]:
     return uses
 
 
-def check_workspace(client: Any, workspace: Workspace, pipeline: Pipeline | None) -> None:
-    """Ask for the workspace and for each cluster of a pipeline.
+def workspace_problems(
+    client: Any,
+    workspace: Workspace,
+    pipeline: Pipeline | None = None,
+    sizes: Mapping[str, str] = MappingProxyType({}),
+) -> list[Diagnostic]:
+    """Ask for the workspace and for each cluster of a pipeline; return why clusters cannot run it as it was planned.
 
-    Raise UserError for an unknown workspace, SpecError for clusters that do not exist or are too small, and what the
-    client raises for everything else.
+    They may not exist, have failed, be too small, or have another VM size than `sizes` says by their names. Raise
+    UserError for an unknown workspace, and what the client raises for everything else.
     """
     from azure.core.exceptions import ResourceNotFoundError
 
@@ -215,12 +221,12 @@ def check_workspace(client: Any, workspace: Workspace, pipeline: Pipeline | None
             raise
         known = "`az ml workspace list` shows the workspaces of your subscription"
         raise UserError(f"unknown {workspace} in subscription {workspace.subscription}; {known}") from error
-    problems = [] if pipeline is None else list(_cluster_problems(client, workspace, pipeline))
-    if problems:
-        raise SpecError(problems)
+    return [] if pipeline is None else list(_cluster_problems(client, workspace, pipeline, sizes))
 
 
-def _cluster_problems(client: Any, workspace: Workspace, pipeline: Pipeline) -> Iterator[Diagnostic]:
+def _cluster_problems(
+    client: Any, workspace: Workspace, pipeline: Pipeline, sizes: Mapping[str, str]
+) -> Iterator[Diagnostic]:
     from azure.core.exceptions import ResourceNotFoundError
 
     for name, (written, nodes) in _cluster_uses(pipeline).items():
@@ -234,6 +240,13 @@ def _cluster_problems(client: Any, workspace: Workspace, pipeline: Pipeline) -> 
             )
             yield Diagnostic(written.span, _RULE, f"{workspace} has no cluster '{name}'", hint=hint.strip())
             continue
+        if cluster.provisioning_state == "Failed":
+            hint = f"`az ml compute show --name {name}` says why."
+            yield Diagnostic(written.span, _RULE, f"the cluster '{name}' could not be created", hint=hint)
+        size, planned = getattr(cluster, "size", None), sizes.get(name)
+        if size and planned and size.lower() != planned.lower():
+            hint = f"A cluster keeps its size: name another one, or plan for {size}."
+            yield Diagnostic(written.span, _RULE, f"'{name}' has {size}, the plan is of {planned}", hint=hint)
         most = getattr(cluster, "max_instances", None)
         if most is not None and most < nodes:
             message = f"a job takes {counted(nodes, 'node')} and would wait forever: '{name}' has at most {most}"

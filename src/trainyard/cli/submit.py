@@ -1,31 +1,37 @@
-"""`trainyard submit`: lint, show the plan, ask the workspace what it has, upload, submit, and follow the logs."""
+"""`trainyard submit`: lint, plan, refuse what cannot work, ask the workspace what it has, upload, follow the logs."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import click
 
 from trainyard.azure.submission import Submission, bodies_of
-from trainyard.azure.workspace import find_workspace
+from trainyard.azure.workspace import azure_ml, find_workspace
 from trainyard.cli.parameters import chosen_file, file_argument
-from trainyard.cli.working_folder import keep_runs_out_of_snapshots, list_doubtful_uploads
-from trainyard.errors import UsageError
+from trainyard.cli.working_folder import code_folders, keep_runs_out_of_snapshots, list_snapshots
+from trainyard.errors import UsageError, UserError
 from trainyard.lint.config import computes_for
+from trainyard.lint.rules.environment_variables import SECRET
 from trainyard.plan import reporters
+from trainyard.plan.job_plans import Plan
 from trainyard.plan.planner import plan
-from trainyard.project_findings import errors_before_a_submission
+from trainyard.printing import plain_text
+from trainyard.project_findings import findings_before_a_submission
 from trainyard.spec.computes import Computes
-from trainyard.spec.diagnostic import SpecError
+from trainyard.spec.diagnostic import Diagnostic, SpecError
 from trainyard.spec.findings import DocumentStore
 from trainyard.spec.loading import load_job, require_job
 from trainyard.spec.model import Pipeline
+from trainyard.spec.resolution import Resolution
 from trainyard.spec.secrets import redacted_data
 from trainyard.spec.set_arguments import split_settings
 from trainyard.spec.set_inputs import as_client_overrides, values_set
-from trainyard.terminal import print_facts, print_next
+from trainyard.spec.uploads import SECRETS, doubtful_uploads, ignore_file
+from trainyard.terminal import print_diagnostics, print_facts, print_next, short
 
 
 @click.command()
@@ -34,6 +40,7 @@ from trainyard.terminal import print_facts, print_next
     "--set", "settings", multiple=True, metavar="inputs.X=V", help="Or jobs.J.inputs.X=V; for this submission only."
 )
 @click.option("--dry-run", is_flag=True, help="Print what would be sent, as JSON, without a network.")
+@click.option("--force", is_flag=True, help="Submit what does not fit, uploads secrets, or lacks a cluster for it.")
 @click.option("--stream", is_flag=True, help="Follow the logs until the job has ended; exit 1 if it fails.")
 @click.option("--name", help="The job's name, which the workspace must not have yet; generated otherwise.")
 @click.option("--subscription", metavar="ID", help="Else AZURE_SUBSCRIPTION_ID, else that of `az account set`.")
@@ -46,6 +53,7 @@ def submit(
     file_option: str | None,
     settings: tuple[str, ...],
     dry_run: bool,
+    force: bool,
     stream: bool,
     name: str | None,
     subscription: str | None,
@@ -53,6 +61,9 @@ def submit(
     workspace: str | None,
 ) -> None:
     """Check FILE, show its plan, ask the workspace for its clusters, and submit it with Azure ML's own client.
+
+    A job that by the plan does not fit, secrets in YAML or code, and clusters that cannot run it are refused without
+    --force. Errors of lint always are.
 
     You are signed in as for `az`: with `az login`, or with the environment variables of a service principal.
 
@@ -66,15 +77,16 @@ def submit(
     given = split_settings(settings, "inputs.epochs=3")
     chosen = chosen_file(file, file_option)
     if dry_run:
-        _, values = _checked(chosen, given)
-        click.echo(json.dumps(redacted_data(bodies_of(chosen, values)), indent=2))
+        checked = _check(chosen, given)
+        _refuse(checked.problems, force=force)
+        click.echo(json.dumps(redacted_data(bodies_of(chosen, checked.values)), indent=2))
         return
     target = find_workspace(subscription, resource_group, workspace)
-    pipeline, values = _checked(chosen, given)
-    if pipeline is not None:
-        keep_runs_out_of_snapshots(pipeline)
-    submission = Submission(chosen, target, name, values)
-    submission.check(pipeline)
+    checked = _check(chosen, given)
+    if checked.pipeline is not None:
+        keep_runs_out_of_snapshots(checked.pipeline)
+    submission = Submission(chosen, target, name, checked.values)
+    _refuse([*checked.problems, *submission.problems(checked.pipeline, checked.sizes)], force=force)
     click.echo(f"uploading to {target}", err=True)
     submitted = submission.send()
     click.echo(click.style(f"{submitted.name}: submitted to {target}", bold=True))
@@ -85,23 +97,72 @@ def submit(
         submission.stream()
 
 
-def _checked(file: Path, given: Mapping[str, str]) -> tuple[Pipeline | None, Mapping[str, str]]:
-    """Return a job file without errors as a pipeline, if it can be one, and what replaces its values, by key.
+@dataclass(frozen=True)
+class _Checked:
+    """A job file without errors, and why it should not be submitted as it is.
 
-    The plan of a pipeline or command job is printed on stderr; other jobs have no plan. Raise SpecError for errors that
-    lint finds, and UsageError for keys that name nothing.
+    `pipeline` is None for kinds of jobs that have no plan. `values` replace those of the file, by key; `sizes` are the
+    VM sizes that the plan takes clusters to have.
+    """
+
+    problems: Sequence[Diagnostic]
+    pipeline: Pipeline | None = None
+    values: Mapping[str, str] = field(default_factory=dict)
+    sizes: Mapping[str, str] = field(default_factory=dict)
+
+
+def _check(file: Path, given: Mapping[str, str]) -> _Checked:
+    """Lint a job file, and plan it if it is a pipeline or a command job; print warnings, plan and snapshots on stderr.
+
+    Raise SpecError for errors that lint finds, UsageError for keys that name nothing, UserError without the client.
     """
     store = DocumentStore()
     kind = require_job(file, store, on_azure=True)
-    if errors := errors_before_a_submission(file, store):
+    azure_ml()
+    found = findings_before_a_submission(file, store)
+    if errors := [each for each in found if each.severity == "error"]:
         raise SpecError(errors)
+    secrets = [each for each in found if each.rule == SECRET.id]
+    print_diagnostics([each for each in found if each not in secrets])
     if kind not in ("pipeline", "command_job"):
         if given:
             raise UsageError("--set: submit sets the inputs of pipelines and command jobs only")
-        return None, {}
+        return _Checked(secrets)
     pipeline = load_job(file, store, on_azure=True)
     values = values_set(pipeline, given, store)
     planned = plan(pipeline, Computes(store, computes_for([file])), values_set=values)
     click.echo(reporters.as_text(planned), err=True)
-    list_doubtful_uploads(pipeline)
-    return pipeline, as_client_overrides(pipeline, values)
+    list_snapshots(pipeline)
+    problems = [*secrets, *_not_fitting(pipeline, planned), *_secret_files(pipeline)]
+    sizes = {job.compute: job.sku.name for job in planned.jobs if job.compute and job.sku is not None}
+    return _Checked(problems, pipeline, as_client_overrides(pipeline, values), sizes)
+
+
+def _not_fitting(pipeline: Pipeline, planned: Plan) -> Iterator[Diagnostic]:
+    """Yield each job that needs more memory than its machines have, at its name."""
+    jobs = Resolution(pipeline).jobs
+    for job in planned.jobs:
+        if job.estimate is not None and not job.estimate.fits:
+            hint = "`trainyard plan` shows settings that fit."
+            yield Diagnostic(
+                jobs[job.name].job.key_span, "plan", f"{job.name} {job.estimate.memory_finding}", hint=hint
+            )
+
+
+def _secret_files(pipeline: Pipeline) -> Iterator[Diagnostic]:
+    """Yield each file of a secret's shape that would be uploaded, at the job whose code has it."""
+    for job, code in code_folders(pipeline):
+        rules = ignore_file(code)
+        hint = f"Leave it out in `{rules.name if rules is not None else '.amlignore'}` in that folder."
+        for place in (upload.place for upload in doubtful_uploads(code) if upload.reason == SECRETS):
+            message = plain_text(f"the code of {job.name} uploads {short(code / place)} ({SECRETS})")
+            yield Diagnostic(job.key_span, "upload", message, hint=hint)
+
+
+def _refuse(problems: Sequence[Diagnostic], *, force: bool) -> None:
+    """Print why a job should not be submitted; raise UserError then, unless that was asked for."""
+    if not problems:
+        return
+    print_diagnostics([each._replace(severity="warning" if force else "error") for each in problems])
+    if not force:
+        raise UserError("nothing was submitted; --force submits it as it is")

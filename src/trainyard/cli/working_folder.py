@@ -14,9 +14,12 @@ from trainyard import project_files
 from trainyard.printing import plain_text
 from trainyard.project_files import OutsideRoot, root_of, write_text
 from trainyard.render.project import NoProject, Project, find_project
-from trainyard.spec.model import Component, PipelineComponent
-from trainyard.spec.uploads import doubtful_uploads, ignore_file, ignore_rule
+from trainyard.settings.quantities import counted, memory
+from trainyard.spec.model import Component, Job, PipelineComponent
+from trainyard.spec.uploads import ignore_file, ignore_rule
 from trainyard.terminal import short
+
+_LARGEST_SHOWN = 3
 
 
 def project() -> Project:
@@ -71,7 +74,7 @@ def keep_runs_out_of_snapshots(pipeline: PipelineComponent) -> None:
     `.amlignore` beside a `.gitignore` would put that out of force. The user is told what to add.
     """
     private = private_folder().resolve()
-    for code, job in {code: job for job, code in _code_folders(pipeline)}.items():
+    for code, job in {code: job.name for job, code in code_folders(pipeline)}.items():
         if not private.is_relative_to(code):
             continue
         inside = private.relative_to(code).as_posix()
@@ -95,17 +98,28 @@ def keep_runs_out_of_snapshots(pipeline: PipelineComponent) -> None:
         click.echo(f"wrote {short(new)}: Azure ML would upload {short(private)} with the code of {job}", err=True)
 
 
-def list_doubtful_uploads(pipeline: PipelineComponent) -> None:
-    """Print what would be uploaded with the code of jobs and should hardly be, before it is."""
-    for code, job in {code: job for job, code in _code_folders(pipeline)}.items():
-        for place, reason in doubtful_uploads(code):
-            click.echo(plain_text(f"warning: the code of {job} uploads {short(code / place)} ({reason})"), err=True)
+def list_snapshots(pipeline: PipelineComponent) -> None:
+    """Print how much would be uploaded with the code of jobs, and its largest files."""
+    from trainyard.rehearse.job_code import snapshot_of
+
+    listed = set()
+    for job, code in code_folders(pipeline):
+        assert isinstance(job.component, Component)
+        uploaded = code, *job.component.additional_includes
+        if uploaded in listed:
+            continue
+        listed.add(uploaded)
+        sizes = {place: file.stat().st_size for file, place in snapshot_of(job.component).files}
+        largest = sorted(sizes, key=lambda place: -sizes[place])[:_LARGEST_SHOWN]
+        shown = ", ".join(f"{place} ({memory(sizes[place])})" for place in largest)
+        total = f"{memory(sum(sizes.values()))} in {counted(len(sizes), 'file')}"
+        click.echo(plain_text(f"the code of {job.name}: {total}; largest: {shown or 'none'}"), err=True)
 
 
-def _code_folders(pipeline: PipelineComponent) -> Iterator[tuple[str, Path]]:
+def code_folders(pipeline: PipelineComponent) -> Iterator[tuple[Job, Path]]:
     """Yield each job with code, nested ones included, and its folder."""
-    for name, job in pipeline.jobs.items():
+    for job in pipeline.jobs.values():
         if isinstance(job.component, PipelineComponent):
-            yield from _code_folders(job.component)
+            yield from code_folders(job.component)
         elif isinstance(job.component, Component) and job.component.code is not None:
-            yield name, job.component.code.resolve()
+            yield job, job.component.code.resolve()

@@ -119,12 +119,7 @@ def _plan_job(
 
 
 def _memory_findings(found: Estimate | None) -> list[str]:
-    if found is None or found.fits:
-        return []
-    if found.main_memory_reason:
-        return [found.main_memory_reason]
-    available = found.available_bytes / 1e9
-    return [f"needs about {found.memory.total / 1e9:.0f} GB of a GPU's {available:.0f} GB"]
+    return [found.memory_finding] if found is not None and found.memory_finding else []
 
 
 def _compute(job: JobUse) -> str:

@@ -77,7 +77,11 @@ def _surely_matches(path: str, pattern: str) -> bool:
     return is_plain and (path == pattern[1:] or path.startswith(f"{pattern[1:].rstrip('/')}/"))
 
 
+SECRETS = "secrets"
+"""The reason that files of secrets have."""
 _LARGE_BYTES = 200 << 20
+_LARGE_CHECKPOINT_BYTES = 10 << 20
+_LARGE_SNAPSHOT_BYTES = 300_000_000
 _MOST_FILES = 20_000
 _CLIENT_DROPS = "__pycache__"
 
@@ -87,6 +91,7 @@ _SECRET_FILE = re.compile(
     r"\.pypirc|.+\.(?:pfx|p12|kdbx)"
 )
 _KEY_FILE = re.compile(r".+\.(?:pem|key)")
+_CHECKPOINT_FILE = re.compile(r".+\.(?:ckpt|pt|pth|safetensors|distcp)")
 _KEY_BEGINS_WITHIN_BYTES = 4096
 
 
@@ -107,7 +112,7 @@ def doubtful_uploads(code: Path) -> list[Upload]:
     # What cannot be read, or a pattern that nobody understands, is a finding of its own.
     with suppress(OSError, ValueError, re.error):
         is_ignored, can_prune = ignore_rule(code)
-        return sorted(_Walk(os.path.realpath(code), is_ignored, can_prune).found(str(code)))
+        return sorted(_Walk(os.path.realpath(code), is_ignored, can_prune).all_found(str(code)))
     return []
 
 
@@ -117,9 +122,18 @@ class _Walk:
     def __init__(self, top: str, is_ignored: Callable[[str], bool], can_prune: bool) -> None:
         self._top, self._is_ignored, self._can_prune = top, is_ignored, can_prune
         self._count = 0
+        self._sizes: list[tuple[str, int]] = []
 
-    def found(self, folder: str, prefix: str = "") -> Iterator[Upload]:
-        """Yield what is doubtful in a folder."""
+    def all_found(self, folder: str) -> Iterator[Upload]:
+        """Yield what is doubtful in a code folder, and whether all of it together is."""
+        yield from self._found(folder, "")
+        # Patterns are matched only where that can matter.
+        if sum(size for _, size in self._sizes) > _LARGE_SNAPSHOT_BYTES:
+            total = sum(size for place, size in self._sizes if not self._is_ignored(place))
+            if total > _LARGE_SNAPSHOT_BYTES:
+                yield Upload(".", f"{memory(total)} in all")
+
+    def _found(self, folder: str, prefix: str) -> Iterator[Upload]:
         folders = []
         with os.scandir(folder) as entries:
             for entry in entries:
@@ -134,14 +148,17 @@ class _Walk:
                         yield Upload(place, leads)
                 elif entry.is_dir(follow_symlinks=False):
                     folders.append((entry.path, place))
-                elif os.path.isfile(entry) and (reason := _reason(entry)) and not self._is_ignored(place):
-                    yield Upload(place, reason)
+                elif os.path.isfile(entry):
+                    size_bytes = entry.stat().st_size
+                    self._sizes.append((place, size_bytes))
+                    if (reason := _reason(entry, size_bytes)) and not self._is_ignored(place):
+                        yield Upload(place, reason)
         for path, place in folders:
             if path.endswith("/.git"):
                 if not self._is_ignored(f"{place}/HEAD"):
                     yield Upload(place, "the history of a repository")
             elif not path.endswith(f"/{_CLIENT_DROPS}") and not (self._can_prune and self._is_ignored(f"{place}/")):
-                yield from self.found(path, f"{place}/")
+                yield from self._found(path, f"{place}/")
 
     def _leads_outside(self, path: str) -> str:
         """Return where a link leads, as a reason; nothing for one that stays in the snapshot, or leads nowhere."""
@@ -150,11 +167,13 @@ class _Walk:
         return "" if is_inside or not os.path.exists(target) else f"a link to {target}"
 
 
-def _reason(entry: os.DirEntry[str]) -> str:
+def _reason(entry: os.DirEntry[str], size_bytes: int) -> str:
     if _SECRET_FILE.fullmatch(entry.name) or (_KEY_FILE.fullmatch(entry.name) and _is_private_key(Path(entry.path))):
-        return "secrets"
-    size_bytes = entry.stat().st_size
-    return memory(size_bytes) if size_bytes > _LARGE_BYTES else ""
+        return SECRETS
+    if size_bytes > _LARGE_BYTES:
+        return memory(size_bytes)
+    is_checkpoint = size_bytes > _LARGE_CHECKPOINT_BYTES and _CHECKPOINT_FILE.fullmatch(entry.name)
+    return f"a checkpoint of {memory(size_bytes)}" if is_checkpoint else ""
 
 
 def _is_private_key(file: Path) -> bool:

@@ -105,7 +105,7 @@ class LoopbackAzure:
         self.blobs: dict[str, bytes] = {}
         self.blob_metadata: dict[str, dict[str, str]] = {}
         self.resources: dict[str, Any] = {}
-        # None: a cluster of every name.
+        # None: a cluster of every name. One without `vmSize` says nothing of its size.
         self.clusters = clusters
         self.job_status = "Completed"
         self.logs = "train_ddp has started\n"
@@ -231,8 +231,8 @@ class LoopbackAzure:
         scale = {"minNodeCount": 0, "maxNodeCount": 8, **settings.get("scaleSettings", {})}
         properties = {
             "computeType": "AmlCompute",
-            "provisioningState": "Succeeded",
-            "properties": {"vmSize": settings.get("vmSize", "STANDARD_NC64AS_T4_V3"), "scaleSettings": scale},
+            "provisioningState": settings.get("provisioningState", "Succeeded"),
+            "properties": {"vmSize": settings.get("vmSize"), "scaleSettings": scale},
         }
         return Answer(body=_resource(f"computes/{name}", properties) | {"location": "eastus"})
 

@@ -216,10 +216,11 @@ _SHOWN = 3
 
 
 DOUBTFUL_UPLOAD = Rule("AML423", "doubtful-upload", "warning").explained(
-    summary="The code folder holds secrets, a repository's history, links that leave it, or huge files.",
+    summary="The code folder holds secrets, a repository's history, links that leave it, checkpoints, or too much.",
     why="Azure ML's client uploads every file of the `code` folder, also through links, unless its `.amlignore`, "
     "or else its `.gitignore`, leaves it out. Everyone who may read the workspace's storage can read them: `.env`, "
-    "private keys, `.git` with everything that was ever committed. Files above 200 MiB belong in a data asset.",
+    "private keys, `.git` with everything that was ever committed. Checkpoints above 10 MiB, "
+    "other files above 200 MiB, and what makes a folder larger than 300 MB belong in a data asset or a model.",
     example="""\
 type: command
 name: train

@@ -38,6 +38,15 @@ class Estimate:
         return self.memory.total <= self.available_bytes and not self.main_memory_reason
 
     @property
+    def memory_finding(self) -> str:
+        """What to say of its memory where it does not fit; empty where it does."""
+        if self.fits:
+            return ""
+        if self.main_memory_reason:
+            return self.main_memory_reason
+        return f"needs about {self.memory.total / 1e9:.0f} GB of a GPU's {self.available_bytes / 1e9:.0f} GB"
+
+    @property
     def main_memory_reason(self) -> str:
         """Why a node's main memory is too small for what is offloaded; empty if it is not, or without an Azure size."""
         sku, needed = self.training.machines.sku, main_memory_bytes(self.training)
