@@ -109,6 +109,19 @@ def test_instructions_need_no_chat_template(base: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "header", ["<|endoftext|>Be brief. ", "{% if messages[0].role != 'system' %}<|endoftext|>Be brief. {% endif %}"]
+)
+def test_an_assistant_that_begins_does_not_learn_the_header(base: Path, tmp_path: Path, header: str) -> None:
+    """Of a template that writes a header whatever comes, and of one that needs a first message to look at."""
+    (base / "chat_template.jinja").write_text(header + TEMPLATE)
+    try:
+        assert prepare(base, [{"messages": [CHAT[1], *CHAT[2:]]}], tmp_path / "out") == 0
+    finally:
+        (base / "chat_template.jinja").write_text(TEMPLATE)
+    assert answers_in(tmp_path / "out") == ["Hi<|endoftext|>", "Four<|endoftext|>"]
+
+
+@pytest.mark.parametrize(
     ("lines", "template", "message"),
     [
         (

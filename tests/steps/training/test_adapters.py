@@ -105,6 +105,12 @@ def test_lora_has_the_losses_of_a_plain_loop_with_peft(text: Path, base: Path, t
     assert losses_of(trained(*LORA)) == pytest.approx(plain_losses(model, text), abs=1e-5)
 
 
+def test_the_configuration_of_adapters_is_written_in_a_stable_order(trained: Callable[..., Path]) -> None:
+    targets = json.loads((trained(*LORA) / "model" / "adapter_config.json").read_text())["target_modules"]
+    assert len(targets) == 14
+    assert targets == sorted(targets)
+
+
 def test_lora_learns_the_same_from_chunks_of_logits(trained: Callable[..., Path]) -> None:
     assert losses_of(trained(*LORA, "--loss-chunk-tokens", 50)) == pytest.approx(losses_of(trained(*LORA)), rel=1e-6)
 

@@ -165,6 +165,9 @@ def save_adapters(model: torch.nn.Module, folder: Path, dtype: torch.dtype = tor
     configs: Any = model.peft_config
     config = configs[_NAME]
     config.inference_mode = True
+    for name, value in vars(config).items():
+        if isinstance(value, set):  # peft would write it in another order each time
+            setattr(config, name, sorted(value))
     config.save_pretrained(folder)
     tensors = get_peft_model_state_dict(model, adapter_name=_NAME)
     # peft loads them into a model that it has wrapped twice.

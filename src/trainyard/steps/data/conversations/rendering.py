@@ -136,7 +136,7 @@ class Renderer:
 
     def _answer(self, render: Any, messages: Messages, number: int, text: str, place: str) -> Span:
         """Return where an answer is: what the template adds to the messages before it and the request to answer."""
-        before: str = render(messages[:number], add_generation_prompt=True)
+        before: str = render(messages[:number], add_generation_prompt=True) if number else _header(render)
         after: str = render(messages[: number + 1])
         if not (after.startswith(before) and text.startswith(after)):
             raise StepError(
@@ -144,6 +144,16 @@ class Renderer:
                 "from the whole, so its answers cannot be found; mark them in the template by {% generation %}"
             )
         return len(before), len(after)
+
+
+def _header(render: Any) -> str:
+    """Return what a chat template writes before an answer that begins a conversation: a system prompt, for example.
+
+    Many templates refuse to write a conversation without messages: it is what two answers have in common.
+    """
+    written = [render([{"role": "assistant", "content": content}]) for content in "ab"]
+    header: str = os.path.commonprefix(written)  # noqa: RUF071 – of characters
+    return header
 
 
 def _mark(encoding: Any, text: str, spans: Iterable[Span]) -> tuple[list[int], list[bool]]:
