@@ -85,7 +85,7 @@ def test_flops_of_gpt2_by_hand() -> None:
     """124,439,808 parameters, of which 1024 positions of 768 are looked up; tokens are looked up and multiplied."""
     with torch.device("meta"):
         model = new_model("gpt2")
-    assert multiplying_parameters(model) == 124_439_808 - 1024 * 768
+    assert multiplying_parameters(model) == (124_439_808 - 1024 * 768, 0)
     assert flops_per_token(model, 1024) == 6 * 123_653_376 + 12 * 12 * 12 * 64 * 1024
 
 
@@ -115,6 +115,19 @@ def test_flops_are_what_torch_counts(model_type: str, settings: dict[str, Any]) 
         model(tokens).logits.sum().backward()
     # Nothing needs the gradient of the embedded input of the first layer, but torch computes it anyway.
     assert flops_per_token(model, 64) == pytest.approx(counter.get_total_flops() / tokens.numel(), rel=0.02)
+
+
+def test_flops_with_adapters_are_what_torch_counts() -> None:
+    """A frozen weight has no gradient: 4 operations per token, not 6."""
+    from peft import LoraConfig, inject_adapter_in_model
+
+    sizes = {"hidden_size": 64, "num_hidden_layers": 16, "num_attention_heads": 4, "num_key_value_heads": 4}
+    model = new_model("llama", intermediate_size=176, vocab_size=256, tie_word_embeddings=False, **sizes)
+    inject_adapter_in_model(LoraConfig(r=4, target_modules="all-linear"), model)
+    tokens = torch.randint(256, (3, 64))
+    with FlopCounterMode(display=False) as counter:
+        model(tokens).logits.sum().backward()
+    assert flops_per_token(model, 64) == pytest.approx(counter.get_total_flops() / tokens.numel(), rel=0.01)
 
 
 def test_models_that_the_formula_does_not_cover() -> None:

@@ -341,8 +341,8 @@ def _work(task: Task, engine: Engine, precision: Precision, world: World) -> Wor
     peak = peak_flops_per_second(device_name, precision.name)
     if flops is not None and peak is not None:
         world.log(
-            f"MFU: {flops / 1e9:.3f} GFLOP per token (6N + 12LHQT), of {peak / 1e12:g} TFLOP/s in {precision.name} "
-            f"on each {device_name}"
+            f"MFU: {flops / 1e9:.3f} GFLOP per token (6N + 4F + 12LHQT), of {peak / 1e12:g} TFLOP/s in "
+            f"{precision.name} on each {device_name}"
         )
     elif flops is not None:
         world.log(f"no MFU: the peak of {device_name} in {precision.name} is unknown")

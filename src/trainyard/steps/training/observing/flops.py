@@ -1,9 +1,10 @@
 """Model FLOPs utilisation (MFU): the arithmetic that training a model needs, relative to what the device could do.
 
     MFU = tokens/s x FLOPs per token / (ranks x peak FLOP/s of one device)
-    FLOPs per token = 6 N + 12 L H Q T
+    FLOPs per token = 6 N + 4 F + 12 L H Q T
 
-N parameters that multiply activations, L layers, H heads of Q dimensions, T tokens per sample: appendix B of "PaLM:
+N trained parameters that multiply activations, F frozen ones, which have no gradient of their own, L layers,
+H heads of Q dimensions, T tokens per sample: appendix B of "PaLM:
 Scaling Language Modeling with Pathways", arxiv.org/abs/2204.02311. Forward and backward passes count once:
 what activation checkpointing recomputes does not count, and causal masking is not discounted.
 """
@@ -64,15 +65,23 @@ def flops_per_token(model: torch.nn.Module, tokens_per_sample: int) -> float | N
         return None
     layers, heads, hidden = whole
     head_size = getattr(config, "head_dim", None) or hidden // heads
-    return 6.0 * multiplying_parameters(model) + 12.0 * layers * heads * head_size * tokens_per_sample
+    trained, frozen = multiplying_parameters(model)
+    return 6.0 * trained + 4.0 * frozen + 12.0 * layers * heads * head_size * tokens_per_sample
 
 
-def multiplying_parameters(model: torch.nn.Module) -> int:
-    """Return the number of parameters without embedding tables, unless one is also the output layer's weight."""
+def multiplying_parameters(model: torch.nn.Module) -> tuple[int, int]:
+    """Return the numbers of trained and frozen parameters.
+
+    They are without embedding tables, unless one is also the output layer's weight.
+    """
     looked_up = {id(m.weight) for m in model.modules() if isinstance(m, torch.nn.Embedding)}
     multiplied = {id(m.weight) for m in model.modules() if isinstance(m, torch.nn.Linear)}
     only_looked_up = looked_up - multiplied
-    return sum(_whole_size(p) for p in model.parameters() if id(p) not in only_looked_up)
+    sizes = {True: 0, False: 0}
+    for parameter in model.parameters():
+        if id(parameter) not in only_looked_up:
+            sizes[parameter.requires_grad] += _whole_size(parameter)
+    return sizes[True], sizes[False]
 
 
 def _whole_size(parameter: torch.nn.Parameter) -> int:
