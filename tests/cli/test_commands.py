@@ -184,6 +184,17 @@ def test_graph_draws_every_job(trainyard: Run, output_format: str) -> None:
     assert all(job in outcome.stdout for job in ("prepare", "train", "evaluate"))
 
 
+def test_skus_lists_a_family(trainyard: Run) -> None:
+    machines = [line.split()[0] for line in trainyard("skus", "ND96").stdout.splitlines()[1:]]
+    assert "Standard_ND96asr_v4" in machines
+    assert "Standard_ND96isr_H100_v5" in machines
+    assert all(name.startswith("Standard_ND96") for name in machines)
+
+
+def test_a_missing_option_is_named_as_it_is_typed(trainyard: Run) -> None:
+    assert "error: missing --model\n" in trainyard("estimate").stderr
+
+
 def test_skus_lists_all_and_shows_one_in_full(trainyard: Run) -> None:
     listed = trainyard("skus").stdout
     assert len(listed.splitlines()) > 30

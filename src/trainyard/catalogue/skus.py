@@ -147,6 +147,11 @@ def find_sku(name: str) -> Sku:
     raise UnknownSku(f"unknown VM size {name!r}.{closest} `trainyard skus` lists all.")
 
 
+def family(beginning: str) -> tuple[Sku, ...]:
+    """Return the sizes whose names begin like this, ignoring case; `Standard_` may be left out."""
+    return tuple(sku for name, sku in _by_plain_name().items() if name.startswith(_plain(beginning)))
+
+
 def closest_by_name(name: str, most: int = 3) -> tuple[Sku, ...]:
     """Return the current sizes that a mistyped name most likely means, likeliest first.
 

@@ -133,15 +133,18 @@ def _in_our_words(error: click.UsageError) -> str:
     if isinstance(error, click.NoSuchOption):
         return _unknown_option(error)
     if isinstance(error, click.MissingParameter) and error.param is not None:
-        return f"missing {error.param.human_readable_name}"
+        return f"missing {_as_typed(error.param)}"
     if isinstance(error, click.BadParameter) and error.param is not None:
-        name = error.param.opts[-1] if isinstance(error.param, click.Option) else error.param.human_readable_name
-        return f"{name}: {_reworded(error.message) or error.message}"
+        return f"{_as_typed(error.param)}: {_reworded(error.message) or error.message}"
     message = error.format_message()
     if reworded := _reworded(message):
         return reworded
     is_sentence = message[1:2].islower()
     return (message[:1].lower() if is_sentence else message[:1]) + message[1:].rstrip(".")
+
+
+def _as_typed(parameter: click.Parameter) -> str:
+    return parameter.opts[-1] if isinstance(parameter, click.Option) else parameter.human_readable_name
 
 
 def _reworded(message: str) -> str | None:
