@@ -1,0 +1,270 @@
+"""What the script of a distributed training must do with its data and GPUs, which each tutorial teaches.
+
+Only what holds wherever the script goes is reported: nothing of a script that leaves the work to a framework.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from trainyard.lint.checks import LintContext, check
+from trainyard.lint.placements import Placement
+from trainyard.lint.rules.script_imports import all_imports, module_in
+from trainyard.lint.scripts.syntax import Syntax, constant, dotted, keyword, line_of, parse
+from trainyard.spec.diagnostic import Diagnostic
+from trainyard.spec.distributions import Mpi, PyTorch
+from trainyard.spec.rule import Rule
+from trainyard.spec.shell_words import CalledScript
+
+# They divide data, choose GPUs and save by themselves.
+_FRAMEWORKS = frozenset(
+    {
+        *("lightning", "lightning_fabric", "pytorch_lightning", "accelerate", "transformers", "ignite", "ray"),
+        *("fastai", "composer", "catalyst", "mmengine", "torchtnt", "trl"),
+    }
+)
+_SAMPLERS = frozenset({"torch.utils.data.DistributedSampler", "torch.utils.data.distributed.DistributedSampler"})
+_LOADERS = frozenset({"torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader"})
+_DDP = frozenset({"torch.nn.parallel.DistributedDataParallel", "torch.nn.parallel.distributed.DistributedDataParallel"})
+_DATA_PARALLEL = frozenset({"torch.nn.DataParallel", "torch.nn.parallel.DataParallel"})
+_NOT_TRAINING = re.compile(r"val|test|eval|dev|pred|infer", re.IGNORECASE)
+_JOB = """\
+type: command
+command: python ‸train.py
+code: ./src
+environment: azureml:torch:3
+distribution: {type: pytorch, process_count_per_instance: 4}
+resources: {shm_size: 64g}
+=== src/train.py
+"""
+
+
+class _Script(NamedTuple):
+    """A script that several processes run, without a framework for it. `names`: all names and texts in its code."""
+
+    called: CalledScript
+    syntax: Syntax
+    names: frozenset[str]
+
+    def found(self, rule: Rule, place: ast.AST, message: str, hint: str, said: str) -> Diagnostic:
+        """Return a finding at the script's name, with its line."""
+        assert self.called.file is not None
+        return rule.at(self.called.place, message, hint, [line_of(self.called.file, place, said)])
+
+    def calls(self, paths: frozenset[str]) -> Iterator[ast.Call]:
+        """Every call of what has one of these paths."""
+        return (call for call in self.syntax.calls if dotted(call.func, self.syntax.imported) in paths)
+
+
+def _scripts(placement: Placement, context: LintContext) -> Iterator[_Script]:
+    nodes, processes = placement.nodes, placement.processes_per_node
+    command = context.command_of(placement.component)
+    if command is None or nodes is None or processes is None or nodes * processes < 2:
+        return
+    if not isinstance(placement.distribution, (PyTorch, Mpi)):
+        return
+    for called in context.calls_of(command):
+        script = context.cached(("distributed script", called.file), partial(_read, called))
+        if script is not None:
+            yield script._replace(called=called)
+
+
+def _read(called: CalledScript) -> _Script | None:
+    syntax = parse(called.file) if called.file is not None else None
+    if called.file is None or syntax is None:
+        return None
+    folders = (called.root, called.file.parent)
+    imports = all_imports(called.file, folders)
+    paths = {each.path for each in imports} | set(syntax.imported.values())
+    if not _FRAMEWORKS.isdisjoint(path.partition(".")[0] for path in paths):
+        return None
+    files = {called.file} | {each.file for each in imports} | set(_modules(paths, folders))
+    trees = [tree for file in files if (tree := parse(file)) is not None]
+    return _Script(called, syntax, frozenset(name for tree in trees for name in _names(tree)))
+
+
+def _modules(paths: Iterable[str], folders: Sequence[Path]) -> Iterator[Path]:
+    """The files in these folders that have the names of modules, or of what holds what is imported from them."""
+    for path in paths:
+        parts = path.split(".")
+        for end in range(1, len(parts) + 1):
+            found = (module_in(folder, "/".join(parts[:end])) for folder in folders)
+            yield from (file for file in found if file is not None)
+
+
+def _names(syntax: Syntax) -> Iterator[str]:
+    yield from (node.id for node in syntax.of(ast.Name))
+    yield from (node.attr for node in syntax.of(ast.Attribute))
+    yield from (node.name for node in syntax.of(ast.alias))
+    yield from (value for node in syntax.of(ast.Constant) if isinstance(value := node.value, str))
+
+
+SAMPLER_WITHOUT_EPOCH = Rule("AML631", "sampler-without-epoch", "warning").explained(
+    summary="A DistributedSampler is never told the epoch.",
+    why="Without `set_epoch` it shuffles by the same seed each time: every epoch has the same order, and each process "
+    "the same samples (https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.distributed.DistributedSampler).",
+    example=_JOB
+    + """\
+from torch.utils.data import DataLoader, DistributedSampler
+
+data = list(range(64))
+sampler = DistributedSampler(data)
+loader = DataLoader(data, sampler=sampler)
+for epoch in range(3):
+‹    print(epoch)⇒    sampler.set_epoch(epoch)›
+    for batch in loader:
+        print(batch)
+""",
+)
+
+
+@check("placement")
+def _sampler_without_epoch(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
+    for script in _scripts(placement, context):
+        has_epochs = any("epoch" in ast.unparse(loop.target).lower() for loop in script.syntax.of(ast.For))
+        if not has_epochs or "set_epoch" in script.names:
+            continue
+        for node in script.syntax.of(ast.Assign):
+            call, target = node.value, ast.unparse(node.targets[0])
+            is_sampler = isinstance(call, ast.Call) and dotted(call.func, script.syntax.imported) in _SAMPLERS
+            if not is_sampler or _NOT_TRAINING.search(target):
+                continue
+            assert isinstance(call, ast.Call)
+            given = [argument.arg for argument in call.keywords]
+            is_shuffled = constant(keyword(call, "shuffle")) is True or (
+                "shuffle" not in given and None not in given and len(call.args) < 4
+            )
+            if is_shuffled and "seed" not in given and not _NOT_TRAINING.search(ast.unparse(call)):
+                message = f"{script.called.name} shuffles each epoch alike: its sampler is never told the epoch"
+                hint = f"Call {target}.set_epoch(epoch) at the start of each epoch."
+                yield script.found(SAMPLER_WITHOUT_EPOCH, call, message, hint, "the sampler is made here")
+                break
+
+
+SHUFFLE_BESIDE_SAMPLER = Rule("AML632", "shuffle-beside-sampler", "error").explained(
+    summary="A DataLoader has both a sampler and `shuffle=True`.",
+    why="PyTorch refuses it with a ValueError: the sampler decides the order, and a DistributedSampler shuffles unless "
+    "told otherwise.",
+    example=_JOB
+    + """\
+from torch.utils.data import DataLoader, DistributedSampler
+
+data = list(range(64))
+sampler = DistributedSampler(data)
+loader = DataLoader(data, sampler=sampler‹, shuffle=True⇒›)
+for epoch in range(3):
+    sampler.set_epoch(epoch)
+    for batch in loader:
+        print(batch)
+""",
+)
+
+
+@check("placement")
+def _shuffle_beside_sampler(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
+    for script in _scripts(placement, context):
+        parameters = {argument.arg for argument in script.syntax.of(ast.arg)}
+        for call in script.calls(_LOADERS):
+            sampler = keyword(call, "sampler")
+            if constant(keyword(call, "shuffle")) is not True or sampler is None:
+                continue
+            values = [sampler]
+            if isinstance(sampler, ast.Name) and sampler.id not in parameters:
+                values = script.syntax.assigned.get(sampler.id, values)
+            if all(_is_sampler(value, script.syntax) for value in values):
+                message = f"{script.called.name} gives a DataLoader both a sampler and shuffle=True: PyTorch refuses"
+                hint = "Leave out shuffle: a DistributedSampler shuffles."
+                yield script.found(SHUFFLE_BESIDE_SAMPLER, call, message, hint, "the DataLoader is made here")
+
+
+def _is_sampler(value: ast.expr, syntax: Syntax) -> bool:
+    return isinstance(value, ast.Call) and dotted(value.func, syntax.imported).endswith("Sampler")
+
+
+ONE_GPU_FOR_ALL = Rule("AML633", "one-gpu-for-all", "error").explained(
+    summary="Every process of a machine takes the same GPU.",
+    why="Its memory is soon full, and NCCL refuses two processes on one GPU. Each process uses the GPU of its "
+    "LOCAL_RANK. Not reported if the script chooses the visible devices itself.",
+    example=_JOB
+    + """\
+import os
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+torch.distributed.init_process_group()
+local_rank = int(os.environ["LOCAL_RANK"])
+torch.cuda.set_device(local_rank)
+model = DistributedDataParallel(torch.nn.Linear(2, 2).cuda(), device_ids=[‹0⇒local_rank›])
+""",
+)
+
+
+@check("placement")
+def _one_gpu_for_all(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
+    if (placement.processes_per_node or 1) < 2 or (placement.sku is not None and not placement.sku.gpu_count):
+        return
+    for script in _scripts(placement, context):
+        if any("CUDA_VISIBLE_DEVICES" in name for name in script.names):
+            continue
+        wrapped = [(call, _only_number(keyword(call, "device_ids"))) for call in script.calls(_DDP)]
+        # One for the case of a single process may stand beside another.
+        if not wrapped or any(number is None for _, number in wrapped):
+            continue
+        call, number = wrapped[0]
+        message = f"each of the {placement.processes_per_node} processes of a machine trains on GPU {number}"
+        hint = 'Write device_ids=[int(os.environ["LOCAL_RANK"])].'
+        yield script.found(ONE_GPU_FOR_ALL, call, message, hint, "the GPU is chosen here")
+
+
+def _only_number(devices: ast.expr | None) -> int | None:
+    """The number in a list that consists of it; None for anything else."""
+    number = constant(devices.elts[0]) if isinstance(devices, ast.List) and len(devices.elts) == 1 else None
+    return number if type(number) is int else None
+
+
+PROCESSES_APART = Rule("AML634", "processes-apart", "warning").explained(
+    summary="A job of several processes runs a script with DataParallel, in which they never join.",
+    why="DataParallel is for one process with all GPUs of a machine: each process trains the whole model by itself, on "
+    "the same GPUs. Use DistributedDataParallel (docs/coming-from/data_parallel.md), or one process without a "
+    "`distribution`.",
+    example="""\
+type: command
+command: python ‸train.py
+code: ./src
+environment: azureml:torch:3
+‹distribution: {type: pytorch, process_count_per_instance: 4}⇒›
+resources: {shm_size: 64g}
+=== src/train.py
+import torch
+
+model = torch.nn.DataParallel(torch.nn.Linear(2, 2).cuda())
+model(torch.ones(2, 2)).sum().backward()
+""",
+)
+# What joins the processes, or lets each do a part of the work.
+_JOINS = (
+    *("init_process_group", "init_distributed", "DistributedDataParallel", "FullyShardedDataParallel"),
+    *("horovod", "RANK"),
+)
+
+
+@check("placement")
+def _processes_apart(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
+    for script in _scripts(placement, context):
+        if "backward" not in script.names or any(join in name for name in script.names for join in _JOINS):
+            continue
+        for call in script.calls(_DATA_PARALLEL):
+            assert placement.nodes is not None
+            assert placement.processes_per_node is not None
+            count = placement.nodes * placement.processes_per_node
+            message = f"each of the {count} processes trains the whole model by itself: {script.called.name} uses"
+            hint = "Use DistributedDataParallel, or remove the distribution for one process with all GPUs."
+            said = "DataParallel is for one process"
+            yield script.found(PROCESSES_APART, call, f"{message} DataParallel and joins none", hint, said)
+            break

@@ -1,0 +1,135 @@
+"""What every tutorial of distributed training teaches is checked in the script, and right scripts are left alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from trainyard.lint.linter import lint
+
+EIGHT = "{type: pytorch, process_count_per_instance: 8}"
+RIGHT = """\
+import os
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+dist.init_process_group("nccl")
+local_rank = int(os.environ["LOCAL_RANK"])
+torch.cuda.set_device(local_rank)
+data = TensorDataset(torch.arange(64.0).reshape(-1, 1))
+sampler = DistributedSampler(data, shuffle=True)
+loader = DataLoader(data, batch_size=8, sampler=sampler)
+model = DDP(torch.nn.Linear(1, 1).cuda(), device_ids=[local_rank])
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for epoch in range(3):
+    sampler.set_epoch(epoch)
+    for (batch,) in loader:
+        loss = model(batch.cuda()).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    if dist.get_rank() == 0:
+        torch.save(model.module.state_dict(), "outputs/model.pt")
+"""
+HELPED = RIGHT.replace("    sampler.set_epoch(epoch)\n", "    start_epoch(sampler, epoch)\n")
+DATA_PARALLEL = """\
+import torch
+
+model = torch.nn.Linear(1, 1)
+if torch.cuda.device_count() > 1:
+    model = torch.nn.DataParallel(model)
+model(torch.ones(2, 1)).sum().backward()
+"""
+
+
+def rules(
+    folder: Path, script: str, distribution: str = EIGHT, modules: dict[str, str] | None = None, shape: str = ""
+) -> list[str]:
+    """The rules that lint reports for a job with this script as train.py."""
+    (folder / "src").mkdir()
+    for name, text in {"train.py": script, **(modules or {})}.items():
+        (folder / "src" / name).write_text(text)
+    text = "type: command\ncode: ./src\ncommand: python train.py\nenvironment: azureml:torch:3\n"
+    text += f"resources: {{shm_size: 64g{shape}}}\ndistribution: {distribution}\n"
+    file = folder / "job.yml"
+    file.write_text(text)
+    return [found.rule for found in lint([file]).diagnostics]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("    sampler.set_epoch(epoch)\n", "", "AML631"),
+        ("batch_size=8, sampler", "batch_size=8, shuffle=True, sampler", "AML632"),
+        ("device_ids=[local_rank]", "device_ids=[0]", "AML633"),
+    ],
+    ids=["no_set_epoch", "shuffle_beside_sampler", "one_gpu"],
+)
+def test_a_mistake_in_a_right_script_is_found(tmp_path: Path, old: str, new: str, expected: str) -> None:
+    assert old in RIGHT
+    assert rules(tmp_path, RIGHT.replace(old, new)) == [expected]
+
+
+def test_data_parallel_in_a_job_of_several_processes_is_found(tmp_path: Path) -> None:
+    assert rules(tmp_path, DATA_PARALLEL) == ["AML634"]
+
+
+OFFERS_BOTH = """\
+sampler = DistributedSampler(data) if torch.distributed.is_initialized() else None
+loader = DataLoader(data, shuffle=sampler is None, sampler=sampler)
+"""
+GIVEN_SAMPLER = """\
+def make_loader(data, sampler=None):
+    return DataLoader(data, shuffle=True, sampler=sampler)
+"""
+VALIDATES = """\
+val_sampler = DistributedSampler(data)
+for epoch in range(3):
+    print(epoch)
+"""
+IMPORTS = RIGHT.partition("dist.init")[0] + "data = [1, 2]\n"
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        RIGHT,
+        RIGHT.replace("    sampler.set_epoch(epoch)\n", "").replace("shuffle=True", "shuffle=False"),
+        RIGHT.replace("    sampler.set_epoch(epoch)\n", "").replace("for epoch in range(3)", "for _ in range(1)"),
+        RIGHT.replace("[local_rank]", "[0]").replace(
+            "dist.init", 'os.environ["CUDA_VISIBLE_DEVICES"] = os.environ["LOCAL_RANK"]\ndist.init', 1
+        ),
+        RIGHT.replace("    sampler.set_epoch(epoch)\n", "").replace("import os", "import accelerate\nimport os"),
+        IMPORTS + OFFERS_BOTH,
+        IMPORTS + GIVEN_SAMPLER,
+        IMPORTS + VALIDATES,
+        DATA_PARALLEL.partition("model(torch.ones")[0],
+        DATA_PARALLEL + "import os\n\nprint(os.environ['RANK'])\n",
+        RIGHT.replace(
+            "model = DDP(",
+            "if dist.get_world_size() == 1:\n    model = DDP(torch.nn.Linear(1, 1), device_ids=[0])\nmodel = DDP(",
+        ),
+        DATA_PARALLEL + "if torch.distributed.is_available():\n    torch.distributed.init_process_group()\n",
+    ],
+    ids=[
+        *("right", "in_order", "one_epoch", "visible_devices", "framework", "offers_both", "given_sampler"),
+        *("validates", "no_training", "knows_its_rank", "one_for_a_single_process", "data_parallel_or_joined"),
+    ],
+)
+def test_right_scripts_are_left_alone(tmp_path: Path, script: str) -> None:
+    assert rules(tmp_path, script) == []
+
+
+def test_a_module_of_the_script_may_tell_the_epoch(tmp_path: Path) -> None:
+    helper = "def start_epoch(sampler, epoch):\n    sampler.set_epoch(epoch)\n"
+    script = f"from helpers import start_epoch\n{HELPED}"
+    assert rules(tmp_path, script, modules={"helpers.py": helper}) == []
+
+
+def test_one_process_may_have_one_gpu(tmp_path: Path) -> None:
+    script = RIGHT.replace("[local_rank]", "[0]")
+    assert rules(tmp_path, script, "{type: pytorch}", shape=", instance_count: 2") == []
