@@ -194,3 +194,31 @@ def test_a_run_minds_the_settings_too(trainyard: Run, here: Path) -> None:
     assert "unknown key 'is_determinstic'" in trainyard("run", "p.yaml").stderr
     (here / ".trainyard.toml").write_text("[lint.severity]\nAML101 = 'off'\n")
     assert "unknown key" not in trainyard("run", "p.yaml").stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "settings", "exit_code"),
+    [
+        ([], "", 0),
+        (["--fail-on", "warning"], "", 1),
+        ([], 'fail_on = "warning"\n', 1),
+        (["--fail-on", "error"], 'fail_on = "warning"\n', 0),
+    ],
+    ids=["default", "option", "setting", "option_over_setting"],
+)
+def test_warnings_fail_where_they_are_to(
+    trainyard: Run, here: Path, options: list[str], settings: str, exit_code: int
+) -> None:
+    (here / ".trainyard.toml").write_text(f"[lint]\n{settings}")
+    (here / "c.yaml").write_text(COMPONENT.replace("azureml:e:1", "azureml:e"))
+    outcome = trainyard("lint", *options, "c.yaml")
+    assert "0 errors, 1 warning" in outcome.stderr
+    assert outcome.exit_code == exit_code
+
+
+def test_a_wrong_fail_on_is_refused_with_the_words_that_it_takes(trainyard: Run, here: Path) -> None:
+    (here / ".trainyard.toml").write_text('[lint]\nfail_on = "note"\n')
+    (here / "c.yaml").write_text(COMPONENT)
+    outcome = trainyard("lint", "c.yaml")
+    assert outcome.exit_code == 2
+    assert "'fail_on' must be error or warning, not 'note'" in outcome.stderr

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import click
 from trainyard.cli.parameters import OneOf, PathOf
 from trainyard.errors import UsageError
 from trainyard.lint import linter
-from trainyard.lint.config import LintSettings
+from trainyard.lint.config import FAIL_ON, LintSettings
 from trainyard.lint.linter import LintResult
 from trainyard.project_files import limit_reading, root_of
 from trainyard.project_findings import (
@@ -37,6 +38,7 @@ _FORMATS = ("text", "json", "sarif", "github")
 @click.option("--format", "output_format", type=OneOf(_FORMATS), default="text", show_default=True)
 @click.option("--fix", is_flag=True, help="Fix what is safe to fix: mistyped names, unquoted texts.")
 @click.option("--pedantic", is_flag=True, help="Also report what careful teams differ on.")
+@click.option("--fail-on", type=OneOf(FAIL_ON), help="What exit code 1 stands for.  [default: error]")
 @click.option("--baseline", type=PathOf("file"), help="Known findings, not reported again.")
 @click.option("--write-baseline", is_flag=True, help="Write the current findings to the baseline.")
 @click.option("--root", type=PathOf("folder"), help="Read nothing outside of it.  [default: the repository]")
@@ -61,12 +63,13 @@ def check(
     output_format: str = "text",
     fix: bool = False,
     pedantic: bool = False,
+    fail_on: str | None = None,
     baseline: Path | None = None,
     write_baseline: bool = False,
     root: Path | None = None,
     no_templates: bool = False,
 ) -> bool:
-    """Check files and folders (none: the project's), print the findings, and return whether there are no errors.
+    """Check files and folders (none: the project's), print the findings, and return whether none makes the check fail.
 
     Nothing outside of `root` is read; by default that is the repository, or the project. Raise UserError if the options
     contradict each other, or a file cannot be read or written.
@@ -77,6 +80,7 @@ def check(
     root = root or root_of(chosen)
     limit_reading(root)
     settings, result = check_paths(chosen, pedantic=pedantic)
+    settings = replace(settings, fail_on=fail_on or settings.fail_on)
     known_in = baseline or settings.baseline
     if fix:
         result = _fix(chosen, settings, result, root)
@@ -94,7 +98,7 @@ def check(
         known, fixable = len(found) - len(left), 0 if fix else _count_fixable(left)
         summary = summarise(related, len(result.files), known=known, fixable=fixable)
         click.echo(click.style(summary, bold=True), err=True, color=colour_choice())
-    return not any(diagnostic.severity == "error" for diagnostic in related)
+    return not any(map(settings.fails, related))
 
 
 def _fix(paths: Sequence[Path], settings: LintSettings, result: LintResult, root: Path) -> LintResult:

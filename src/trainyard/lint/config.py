@@ -5,6 +5,7 @@ exclude = ["examples/**"]           # patterns as in .gitignore, relative to thi
 baseline = "lint-baseline.json"     # known findings, not reported until they are fixed
 
 pedantic = true                     # also report what careful teams differ on
+fail_on = "warning"                 # exit 1 for warnings too; "error" by default
 
 [tool.trainyard.lint.severity]
 AML407 = "off"                      # error, warning, info, off
@@ -37,7 +38,8 @@ if TYPE_CHECKING:
 # In one folder, the first of these with lint settings is used.
 FILE_NAMES = (".trainyard.toml", "pyproject.toml")
 SEVERITIES = ("error", "warning", "info", "off")
-_KEYS = ("severity", "exclude", "computes", "baseline", "pedantic")
+FAIL_ON = ("error", "warning")
+_KEYS = ("severity", "exclude", "computes", "baseline", "pedantic", "fail_on")
 
 
 class WrongSettings(UsageError):
@@ -54,6 +56,11 @@ class LintSettings:
     computes: Mapping[str, str] = field(default_factory=dict)
     baseline: Path | None = None
     pedantic: bool = False
+    fail_on: str = "error"
+
+    def fails(self, diagnostic: Diagnostic) -> bool:
+        """Return whether a finding is severe enough for exit code 1."""
+        return diagnostic.severity in FAIL_ON[: FAIL_ON.index(self.fail_on) + 1]
 
     def excludes(self, path: Path) -> bool:
         """Return whether a file is excluded."""
@@ -185,8 +192,11 @@ def _settings(file: Path, table: Mapping[str, Any], rules: Mapping[str, Rule]) -
         raise _wrong(file, f"'baseline' must be the name of a file, not {baseline!r}")
     if not isinstance(pedantic, bool):
         raise _wrong(file, f"'pedantic' must be true or false, not {pedantic!r}")
+    fail_on = table.get("fail_on", FAIL_ON[0])
+    if fail_on not in FAIL_ON:
+        raise _wrong(file, f"'fail_on' must be {' or '.join(FAIL_ON)}, not {fail_on!r}")
     known = file.parent / baseline if baseline is not None else None
-    return LintSettings(file, severity, tuple(exclude), _pairs(file, table, "computes"), known, pedantic)
+    return LintSettings(file, severity, tuple(exclude), _pairs(file, table, "computes"), known, pedantic, fail_on)
 
 
 def _pairs(file: Path, table: Mapping[str, Any], key: str) -> dict[str, Any]:
