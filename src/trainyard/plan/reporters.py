@@ -191,11 +191,11 @@ def profile_header(profiles: Sequence[OnProfile]) -> tuple[str, ...]:
 
 
 def profile_rows(profiles: Sequence[OnProfile]) -> list[tuple[str, ...]]:
-    """Return a row for each profile; the fastest and the cheapest of those that fit are named.
+    """Return a row for each profile; the fastest and the cheapest of those that surely fit are named.
 
     Prices of another region or day than most of the rows' are marked.
     """
-    fitting = [each for each in profiles if each.estimate.fits]
+    fitting = [each for each in profiles if each.estimate.verdict == "fits"]
     fastest = max((e for e in fitting if e.estimate.samples_per_second), key=_rate, default=None)
     cheapest = min((e for e in fitting if e.estimate.usd_per_billion_samples), key=_price_of_samples, default=None)
     sources = Counter(price.source for each in profiles if (price := each.estimate.money.on_demand))
@@ -207,7 +207,7 @@ def profile_rows(profiles: Sequence[OnProfile]) -> list[tuple[str, ...]]:
         remarks = {
             "fastest": each is fastest,
             "cheapest": each is cheapest,
-            "does not fit": not found.fits,
+            found.verdict: found.verdict != "fits",
             "price not comparable": price is not None and price.source != usual,
         }
         rows.append(

@@ -16,7 +16,13 @@ from trainyard.catalogue.skus import find_sku
 from trainyard.errors import UsageError
 from trainyard.plan.estimate.architectures import all_architectures, find_architecture, from_settings
 from trainyard.plan.estimate.estimator import estimate, memory_by_engine, settings_that_fit
-from trainyard.plan.estimate.memory import deepspeed_model_states, layer_activation_bytes, memory_of, zero_model_states
+from trainyard.plan.estimate.memory import (
+    RUNTIME_BYTES,
+    deepspeed_model_states,
+    layer_activation_bytes,
+    memory_of,
+    zero_model_states,
+)
 from trainyard.plan.estimate.search import search_settings
 from trainyard.plan.estimate.training import Adapters, TrainingShape, machines_of_gpu, machines_of_sku
 
@@ -97,7 +103,7 @@ def test_what_fits_instead_has_the_same_batch(training: Make) -> None:
     assert not estimate(too_large).fits
     alternatives = settings_that_fit(too_large)
     assert alternatives
-    assert all(each.fits for each in alternatives)
+    assert all(each.verdict == "fits" for each in alternatives)
     assert {each.training.global_batch_size for each in alternatives} == {too_large.global_batch_size}
 
 
@@ -106,10 +112,10 @@ def test_engines_are_compared_with_the_settings_of_the_training(training: Make) 
     assert list(found) == ["ddp", "fsdp", "zero0", "zero1", "zero2", "zero3", "zero3 offloaded"]
     for engine in found.keys() - {"zero3 offloaded"}:
         alone = estimate(training("llama-3.1-8b", engine=engine, sequence_length=4096))
-        assert found[engine] == (alone.memory, alone.fits)
+        assert found[engine] == (alone.memory, alone.verdict)
     zero = [found[name][0].total for name in ("zero0", "zero1", "zero2", "zero3", "zero3 offloaded")]
     assert zero == sorted(zero, reverse=True)
-    assert not found["ddp"][1]
+    assert found["ddp"][1] == "does not fit"
     assert found["fsdp"][1]
     lora = Adapters(16)
     assert list(memory_by_engine(replace(training("llama-3.1-8b"), adapters=lora))) == ["ddp", "fsdp"]
@@ -118,6 +124,17 @@ def test_engines_are_compared_with_the_settings_of_the_training(training: Make) 
 def test_one_gpu_has_no_engines_to_compare(training: Make) -> None:
     whole = training("llama-3.1-8b")
     assert memory_by_engine(replace(whole, machines=replace(whole.machines, nodes=1, gpus_per_node=1))) == {}
+
+
+def test_what_leaves_less_than_a_tenth_of_a_gpu_may_not_fit(training: Make) -> None:
+    wanted = training("llama-3.1-8b")
+    verdicts = []
+    for share in (0.89, 0.91, 1.01):
+        total = share * wanted.machines.memory_bytes_per_gpu - RUNTIME_BYTES
+        found = estimate(wanted)
+        rest = found.memory.total - found.memory.activations
+        verdicts.append(replace(found, memory=replace(found.memory, activations=total - rest)).verdict)
+    assert verdicts == ["fits", "may not fit", "does not fit"]
 
 
 def test_nothing_is_offered_where_nothing_fits(training: Make) -> None:

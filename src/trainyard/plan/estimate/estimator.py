@@ -17,6 +17,8 @@ SCALING_NODES = tuple(2**power for power in range(11))
 """1 to 1,024."""
 
 _MOST_CHANGES = 4
+# Of a GPU's memory: docs/estimates.md has trainings that take a tenth more than was predicted.
+_SURE_SHARE = 0.9
 
 
 @dataclass(frozen=True)
@@ -38,13 +40,22 @@ class Estimate:
         return self.memory.total <= self.available_bytes and not self.main_memory_reason
 
     @property
+    def verdict(self) -> str:
+        """ "fits", "does not fit", or "may not fit" where it leaves less than a tenth of a GPU's memory."""
+        if not self.fits:
+            return "does not fit"
+        used = self.memory.total + RUNTIME_BYTES
+        return "may not fit" if used > _SURE_SHARE * self.training.machines.memory_bytes_per_gpu else "fits"
+
+    @property
     def memory_finding(self) -> str:
-        """What to say of its memory where it does not fit; empty where it does."""
-        if self.fits:
+        """What to say of its memory where it does not fit, or may not; empty where it does."""
+        if self.verdict == "fits":
             return ""
         if self.main_memory_reason:
             return self.main_memory_reason
-        return f"needs about {self.memory.total / 1e9:.0f} GB of a GPU's {self.available_bytes / 1e9:.0f} GB"
+        needs = f"needs about {self.memory.total / 1e9:.0f} GB of a GPU's {self.available_bytes / 1e9:.0f} GB"
+        return f"{needs}: may not fit" if self.fits else needs
 
     @property
     def main_memory_reason(self) -> str:
@@ -134,7 +145,7 @@ def on_nodes(training: TrainingShape, nodes: int) -> TrainingShape:
 
 
 def settings_that_fit(training: TrainingShape) -> list[Estimate]:
-    """Return trainings of the same batch on the same machines that fit, fastest first: one for each engine.
+    """Return trainings of the same batch on the same machines that surely fit, fastest first: one for each engine.
 
     What may change: the micro-batch (with accumulation, so that the global batch stays), activation checkpointing, the
     engine among those of the same library, and offloading with ZeRO.
@@ -142,13 +153,13 @@ def settings_that_fit(training: TrainingShape) -> list[Estimate]:
     fastest: dict[tuple[str, bool], Estimate] = {}
     for candidate in map(estimate, _variants(training)):
         kind = (candidate.training.engine, candidate.training.offload_optimizer)
-        if candidate.fits and (kind not in fastest or _seconds(candidate) < _seconds(fastest[kind])):
+        if candidate.verdict == "fits" and (kind not in fastest or _seconds(candidate) < _seconds(fastest[kind])):
             fastest[kind] = candidate
     return sorted(fastest.values(), key=_seconds)[:_MOST_CHANGES]
 
 
-def memory_by_engine(training: TrainingShape) -> dict[str, tuple[Memory, bool]]:
-    """Return what the same training takes on each GPU with every engine that can train it, and whether that fits.
+def memory_by_engine(training: TrainingShape) -> dict[str, tuple[Memory, str]]:
+    """Return what the same training takes on each GPU with every engine that can train it, and the verdict on that.
 
     ZeRO 3 comes last with its state in main memory too. One GPU shards nothing: there it is empty.
     """
@@ -159,7 +170,7 @@ def memory_by_engine(training: TrainingShape) -> dict[str, tuple[Memory, bool]]:
     if "zero3" in possible:
         changed["zero3 offloaded"] = _with_engine(training, "zero3", offload=True)
     estimates = {name: estimate(each) for name, each in changed.items()}
-    return {name: (found.memory, found.fits) for name, found in estimates.items()}
+    return {name: (found.memory, found.verdict) for name, found in estimates.items()}
 
 
 def _variants(training: TrainingShape) -> Iterator[TrainingShape]:

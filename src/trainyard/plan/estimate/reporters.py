@@ -171,13 +171,14 @@ def job_as_json(found: Estimate) -> dict[str, Any]:
 def memory_as_json(found: Estimate | None, reason: str = "") -> dict[str, Any]:
     """Return the memory of a GPU; nulls and a reason where nothing is estimated."""
     if found is None:
-        names = ("total_bytes_per_gpu", "parts", "available_bytes_per_gpu", "fits")
+        names = ("total_bytes_per_gpu", "parts", "available_bytes_per_gpu", "fits", "verdict")
         return {**dict.fromkeys(names), "reason": reason}
     document = {
         "total_bytes_per_gpu": round(found.memory.total),
         "parts": {name: round(size) for name, size in found.memory.parts().items()},
         "available_bytes_per_gpu": round(found.available_bytes),
         "fits": found.fits,
+        "verdict": found.verdict,
     }
     return with_reasons(document, found.main_memory_reason)
 
@@ -241,22 +242,25 @@ def gigabytes(size: float) -> str:
     return f"{size / 1e9:.1f} GB" if size >= 1e8 else f"{size / 1e6:.1f} MB"
 
 
+_REMARKS = {"fits": "", "may not fit": " (may not fit)", "does not fit": " (too much)"}
+"""What is said of an engine's memory, by the verdict on it."""
+
+
 def _memory_facts(found: Estimate) -> list[tuple[str, str]]:
     available = found.available_bytes
-    verdict = "fits" if found.memory.total <= available else "does not fit"
+    of_gpu = "fits" if found.main_memory_reason and found.memory.total <= available else found.verdict
     parts = ", ".join(
         f"{name} {gigabytes(size)}" for name, size in found.memory.parts().items() if size >= found.memory.total / 200
     )
-    facts = [("memory", f"{gigabytes(found.memory.total)} of {gigabytes(available)} a GPU: {verdict}"), ("", parts)]
+    facts = [("memory", f"{gigabytes(found.memory.total)} of {gigabytes(available)} a GPU: {of_gpu}"), ("", parts)]
     if found.main_memory_reason:
         facts.append(("main memory", f"{found.main_memory_reason}: does not fit"))
     if by_engine := memory_by_engine(found.training):
         texts = [
-            f"{name} {gigabytes(memory.total)}{'' if fits else ' (too much)'}"
-            for name, (memory, fits) in by_engine.items()
+            f"{name} {gigabytes(memory.total)}{_REMARKS[verdict]}" for name, (memory, verdict) in by_engine.items()
         ]
         facts.append(("by engine", ", ".join(texts)))
-    if not found.fits:
+    if found.verdict != "fits":
         alternatives = settings_that_fit(found.training)
         lines = [_alternative(each) for each in alternatives] or ["nothing on these machines: use more, or larger ones"]
         facts += list(zip(("what fits", *[""] * len(lines)), lines, strict=False))

@@ -35,7 +35,7 @@ class Found:
 
 
 def search(wanted: TrainingShape, machines: Iterable[Machines]) -> Found:
-    """Return the best of every engine, micro-batch and checkpointing on each of some machines, of those that fit.
+    """Return the best of every engine, micro-batch and checkpointing on each of some machines that surely fits.
 
     Model, sequence length, precision, accumulation and compiling are as wanted. Machines that lack the precision, or
     whose time is unknown, are left out.
@@ -46,7 +46,7 @@ def search(wanted: TrainingShape, machines: Iterable[Machines]) -> Found:
         if each.gpu.peak_tflops(wanted.product_precision) is None:
             continue
         estimates = map(estimate, search_settings(replace(wanted, machines=each)))
-        timed = [found for found in estimates if found.fits and found.samples_per_second is not None]
+        timed = [found for found in estimates if found.verdict == "fits" and found.samples_per_second is not None]
         priced = [found for found in timed if found.usd_per_billion_samples is not None]
         fastest += sorted(timed, key=_slowness)[:1]
         cheapest += sorted(priced, key=_price)[:1]
