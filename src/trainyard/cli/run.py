@@ -64,6 +64,7 @@ from trainyard.terminal import print_facts, print_next, program, short
     show_default=True,
     help="venv: build what has a conda or pip file, once, and run its jobs in it. docker: run jobs in containers.",
 )
+@click.option("--without-gpus", is_flag=True, help="The CPU stands in for GPUs in the jobs' PyTorch, gloo for NCCL.")
 @click.option(
     "--preempt", multiple=True, metavar="JOB@WHEN", help="Take the job's machines away: train@step:50, @30s, @random:5."
 )
@@ -92,6 +93,7 @@ def run(
       trainyard run pipelines/ddp.yaml --max-processes 2 --set inputs.epochs=3
       trainyard run pipelines/ddp.yaml --from evaluate --set jobs.evaluate.inputs.minimum_accuracy=0.98
       trainyard run pipelines/ddp.yaml --profile local --environments docker
+      trainyard run job.yml --without-gpus
       trainyard run pipelines/ddp.yaml --profile local --watch
       trainyard run pipelines/ddp.yaml --profile local --preempt train_ddp@step:50
     """

@@ -42,9 +42,9 @@ class Attempt:
     """One start of a job within a run.
 
     `inputs` are literals, or paths if the input carries files. `image` is that of the containers that its processes run
-    in, in place of its Python. `gpus` are all of this machine's. `tracked` is the folder of the job's MLflow run.
-    `ports` are those that its processes meet at, `events_url` is the address of scheduled events in a run that
-    rehearses a preemption: both are known when it is launched.
+    in, in place of its Python. `gpus` are all of this machine's; with `without_gpus` the CPU stands in for them.
+    `tracked` is the folder of the job's MLflow run. `ports` are those that its processes meet at, `events_url` is the
+    address of scheduled events in a run that rehearses a preemption: both are known when it is launched.
     """
 
     job: LocalJob
@@ -59,6 +59,7 @@ class Attempt:
     gpus: Sequence[str]
     tracked: Path
     faults: FaultWatch | None
+    without_gpus: bool = False
     ports: Sequence[int] = ()
     events_url: str | None = None
 

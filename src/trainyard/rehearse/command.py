@@ -167,6 +167,8 @@ def _within_half(memory: str) -> str:
 _SETTINGS_FILE = "parallel.json"
 # Not imported: they are for the job's own Python.
 PROGRAMS = Path(__file__).resolve().parent / "job_programs"
+WITHOUT_GPUS = PROGRAMS / "without_gpus"
+"""What a job's PYTHONPATH has first, so that the CPU stands in for GPUs in its PyTorch."""
 
 
 def parallel_command(data_folder: Path, arguments: str) -> str:

@@ -144,7 +144,7 @@ def _mounts(attempt: Attempt, process: Process, folders: Sequence[Path]) -> list
     store = Path(unquote(urlsplit(attempt.run.tracking_uri).path))
     written = [attempt.job_folder, store, *folders]
     read = sorted({attempt.data_folder / f"INPUT_{name}" for name in attempt.input_paths})
-    if str(PROGRAMS) in process.command:
+    if str(PROGRAMS) in process.command or attempt.without_gpus:
         read.append(PROGRAMS)
     mounts = [bind_mount(path) for path in written] + [bind_mount(path, read_only=True) for path in read]
     return [word for mount in mounts for word in mount]

@@ -8,16 +8,18 @@ and nothing of the shell, Python environment, cluster or training that the runne
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from trainyard.rehearse.command import WITHOUT_GPUS
 from trainyard.rehearse.machine import VISIBLE_DEVICES, job_path
 
 if TYPE_CHECKING:
     from trainyard.rehearse.attempts import Attempt
 
-When = Literal["every job", "several nodes", "one node", "GPUs divided", "preemption rehearsed"]
+When = Literal["every job", "several nodes", "one node", "GPUs divided", "preemption rehearsed", "without GPUs"]
 
 NODE_ADDRESS = "127.0.0.1"
 """Every node of a job is this machine."""
@@ -87,6 +89,11 @@ VARIABLES: tuple[Variable, ...] = (
     Variable(VISIBLE_DEVICES, lambda attempt, rank: ",".join(attempt.gpus_of(rank)), LOCAL, "GPUs divided"),
     # A shell believes it, and so names the folder by the path that jobs see, not by the one that a link leads to.
     Variable("PWD", lambda attempt, rank: attempt.working_folder(attempt.node_of(rank)), LOCAL),
+    # How many devices the CPU stands in for.
+    Variable(
+        "TRAINYARD_WITHOUT_GPUS", lambda attempt, rank: attempt.job.counts.processes_per_node, LOCAL, "without GPUs"
+    ),
+    Variable("TORCHDYNAMO_DISABLE", lambda attempt, rank: "1", LOCAL, "without GPUs"),
     # Without it a killed rank loses its last lines, and the live display has nothing to show.
     Variable("PYTHONUNBUFFERED", lambda attempt, rank: "1", LOCAL),
     # On Azure a job asks 169.254.169.254, an address that nobody here can answer at.
@@ -167,7 +174,10 @@ def process_environment(
     else:
         environment = {name: value for name, value in inherited.items() if _describes_the_machine(name)}
         environment["PATH"] = job_path(attempt.python, inherited.get("PATH"))
-    return environment | _contract(attempt, rank, of_distribution) | attempt.job.environment_variables
+    environment |= _contract(attempt, rank, of_distribution) | attempt.job.environment_variables
+    if attempt.without_gpus:
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(WITHOUT_GPUS), environment.get("PYTHONPATH")]))
+    return environment
 
 
 def _contract(attempt: Attempt, rank: int, of_distribution: Sequence[Variable]) -> dict[str, str]:
@@ -179,6 +189,7 @@ def _contract(attempt: Attempt, rank: int, of_distribution: Sequence[Variable]) 
         "one node": not several_nodes,
         "GPUs divided": attempt.gpus_of(rank) != attempt.gpus,
         "preemption rehearsed": attempt.events_url is not None,
+        "without GPUs": attempt.without_gpus,
     }
     table = (*VARIABLES, *of_distribution)
     variables = {variable.name: str(variable.value(attempt, rank)) for variable in table if holds[variable.when]}

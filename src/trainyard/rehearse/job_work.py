@@ -142,7 +142,8 @@ def work(
     try:
         cache, image = context.cache, context.software.images.get(job.name)
         digest = image.digest if image is not None else None
-        key = job_key(job, identities, context.digests, context.software.python_of(job.name), digest)
+        python, without_gpus = context.software.python_of(job.name), context.options.without_gpus
+        key = job_key(job, identities, context.digests, python, digest, without_gpus=without_gpus)
         attempt = _first_attempt(context, job, len(earlier_keys) + 1)
         why = _reason_to_run(context, job, is_restarted=bool(earlier_keys))
         earlier, problem = cache.find(key, context.folder) if why is None else (None, None)
@@ -233,6 +234,7 @@ def _first_attempt(context: RunContext, job: LocalJob, number: int) -> Attempt:
         gpus=context.options.gpus,
         tracked=context.store.folder_of(run),
         faults=_watch(context, job),
+        without_gpus=context.options.without_gpus,
     )
 
 

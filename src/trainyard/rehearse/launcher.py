@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from trainyard.rehearse.attempts import Attempt, AttemptEnd, GivenInput, drop_empty_artifacts, take_back_inputs
 from trainyard.rehearse.cancellation import Cancellation
+from trainyard.rehearse.command import WITHOUT_GPUS
 from trainyard.rehearse.errors import RunError
 from trainyard.rehearse.guardian import remove_containers
 from trainyard.rehearse.job_variables import process_environment
@@ -44,6 +45,8 @@ def launch(attempt: Attempt, given: Sequence[GivenInput], cancellation: Cancella
 def _run(attempt: Attempt, cancellation: Cancellation) -> ProcessesEnded:
     job, counts = attempt.job, attempt.job.counts
     here = local_distribution(job.distribution)
+    if attempt.without_gpus:
+        attempt.note_decision(f"without GPUs: the CPU stands in for them in PyTorch, from {WITHOUT_GPUS}")
     with ExitStack() as stack:
         ports = job.distribution.ports(counts) if job.distribution is not None else 0
         attempt = replace(

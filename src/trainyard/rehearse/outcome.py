@@ -22,6 +22,16 @@ _MISSING_MODULE = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
 # Open MPI's words, of mpirun (4) and of the prterun beneath it (5).
 _REFUSES_ROOT = re.compile(r"^(\w+) has detected an attempt to run as root\.$", re.MULTILINE)
 _MISSING_VARIABLE = re.compile(r"KeyError: '(\w+)'")
+# What torch, Lightning and accelerate say of a machine without GPUs.
+_NEEDS_GPUS = re.compile(
+    "NCCL built in|_cuda_setDevice|only supported with GPUs|not compiled with CUDA"
+    "|Found no NVIDIA driver|No CUDA GPUs are available"
+    "|on a CUDA device but torch.cuda|No supported gpu backend|CUDAAccelerator. can not run|mixed precision requires a"
+)
+_WITHOUT_GPUS = (
+    "with --without-gpus the CPU stands in for GPUs; three lines make the script do so itself: "
+    "docs/coming-from/own_script.md"
+)
 _MOST_LINES_SEARCHED = 1 << 16
 _TRACEBACK = "Traceback (most recent call last):"
 # torch puts the rank before each line of a traceback.
@@ -105,6 +115,8 @@ def _explain(attempt: Attempt, rank: int, code: int, cause: str | None) -> str:
     variable = _MISSING_VARIABLE.match(cause)
     if variable is not None and variable[1] in os.environ:
         return f"{explained}; jobs do not see your shell's {variable[1]}: give it in the job's environment_variables"
+    if _NEEDS_GPUS.search(cause) and not (attempt.gpus or attempt.without_gpus):
+        return f"{explained}; {_WITHOUT_GPUS}"
     missing = _MISSING_MODULE.match(cause)
     if missing is None:
         return explained

@@ -60,6 +60,8 @@ def job_key(
     digests: ContentDigests,
     python: Path = Path(sys.executable),
     image: str | None = None,
+    *,
+    without_gpus: bool = False,
 ) -> JobKey:
     """Return the key of a job: code, command, inputs by content, environment, processes, resources, variables.
 
@@ -82,6 +84,8 @@ def job_key(
         parts[_IMAGE] = digest_of(image)
     else:
         parts[_LOCAL_PYTHON] = local_python_digest(python)
+    if without_gpus:
+        parts["--without-gpus"] = digest_of(without_gpus)
     for name, source in job.inputs.items():
         if isinstance(source, WrittenValue):
             content = digest_of(upstream_identities[source.output.job], source.output.port)

@@ -21,7 +21,7 @@ class RunOptions:
     """How to run: the options of `trainyard run`.
 
     `grace_seconds` is the time between SIGTERM and SIGKILL, `notice_seconds` that of a preemption: Azure gives 30.
-    `devices` has a file for each GPU.
+    `devices` has a file for each GPU; with `without_gpus` the CPU stands in for GPUs in the jobs' PyTorch.
     """
 
     runs_folder: Path
@@ -39,6 +39,7 @@ class RunOptions:
     kill: tuple[str, ...] = ()
     notice_seconds: float = 30.0
     environments: EnvironmentChoice = "current"
+    without_gpus: bool = False
     devices: Path = Path("/dev")
 
     @property
@@ -53,8 +54,8 @@ class RunOptions:
 
     @property
     def gpus(self) -> list[str]:
-        """This machine's GPUs, as far as CUDA_VISIBLE_DEVICES lets jobs see them."""
-        return available_gpus(os.environ, self.devices)
+        """This machine's GPUs, as far as CUDA_VISIBLE_DEVICES lets jobs see them; none in a run without GPUs."""
+        return [] if self.without_gpus else available_gpus(os.environ, self.devices)
 
     @property
     def kept(self) -> KeptData:

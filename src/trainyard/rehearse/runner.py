@@ -93,6 +93,7 @@ def resume_run(record: RunRecord, pipeline: Pipeline, options: RunOptions, displ
         python=Path(record.python) if record.python else options.python,
         only=record.only,
         from_job=record.from_job,
+        without_gpus=record.without_gpus,
         environments=next((known for known in ENVIRONMENT_CHOICES if known == record.environments), "current"),
     )
     checked = _check(pipeline, options, record.folder)
@@ -176,7 +177,9 @@ def _record(name: str, folder: Path, checked: _CheckedPipeline, options: RunOpti
     record.overrides = with_absolute_paths(checked.here.pipeline, options.overrides)
     record.max_processes, record.strict, record.python = options.max_processes, options.strict, str(options.python)
     record.only, record.from_job = options.only, options.from_job
-    record.environments = options.environments
+    record.environments, record.without_gpus = options.environments, options.without_gpus
+    if options.without_gpus:
+        record.notes.append("--without-gpus: the CPU stands in for GPUs in PyTorch, and gloo for NCCL")
     return record
 
 

@@ -175,6 +175,7 @@ class RunRecord:
     strict: bool = False
     python: str | None = None
     environments: str = "current"
+    without_gpus: bool = False
     only: str | None = None
     from_job: str | None = None
     notes: list[str] = field(default_factory=list)
