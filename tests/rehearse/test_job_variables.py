@@ -237,6 +237,7 @@ def test_every_variable_has_a_source() -> None:
     names = [variable.name for variable in variables]
     assert len(names) == len(set(names))
     of_some = {"AZ_BATCH_HOST_LIST", "CUDA_VISIBLE_DEVICES", "SCHEDULED_EVENTS_URL", "RAY_ADDRESS"}
+    of_some |= {"TRAINYARD_WITHOUT_GPUS", "TORCHDYNAMO_DISABLE"}
     assert set(names) == EVERY_JOB | PYTORCH | MPI | {"TF_CONFIG"} | of_some
     assert all(variable.source for variable in variables)
 
