@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 from typing import Any
 
 import torch
@@ -67,7 +68,9 @@ class _OwnSignalHandler(ParallelStrategy):
 
     def barrier(self, name: str | None = None) -> None:
         """Wait for the other ranks, with the training's handler installed."""
-        signal.signal(signal.SIGTERM, self._handler)
+        # Elsewhere Python allows no handlers, and the Trainer installs none.
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, self._handler)
         super().barrier(name)  # type: ignore[safe-super]
 
 
