@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -217,6 +218,24 @@ def test_a_master_or_ranks_that_never_come_are_named(digits: Path, tmp_path: Pat
     who = r"rank 1 of 2 did not come to" if rank == 0 else r"rank 1 of 2 on \S+ \(127.0.0.1\) cannot reach rank 0 at"
     assert re.match(f"trainyard.steps.train_ddp: error: {who} ", line)
     assert "Traceback" not in result.stderr
+
+
+def test_who_listens_on_the_port_for_a_moment_is_not_rank_0(digits: Path, tmp_path: Path) -> None:
+    somebody_else = socket.create_server(("127.0.0.1", 0))
+    port = somebody_else.getsockname()[1]
+
+    def leave_at_the_first_visit() -> None:
+        visitor, _ = somebody_else.accept()
+        somebody_else.close()
+        visitor.close()
+
+    leaving = threading.Thread(target=leave_at_the_first_visit, daemon=True)
+    leaving.start()
+    result = one_rank(digits, tmp_path, rank=1, world_size=2, port=port, timeout_seconds=3)
+    leaving.join(timeout=60)
+    assert result.returncode == 1
+    line = result.stderr.splitlines()[-1]
+    assert re.match(rf".*error: rank 1 of 2 on \S+ \(127.0.0.1\) cannot reach rank 0 at 127.0.0.1:{port} ", line)
 
 
 def test_ranks_that_were_started_differently_say_how(digits: Path, tmp_path: Path) -> None:

@@ -19,10 +19,12 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import NoReturn
 
-# torch.distributed passes the same classes on, but hides their types.
 from torch._C._distributed_c10d import HashStore, PrefixStore, Store, TCPStore
 
-from trainyard.steps.runtime.errors import StepError
+# torch.distributed passes the same classes on, but hides their types.
+from torch.distributed import DistNetworkError, DistStoreError
+
+from trainyard.steps.runtime.errors import StepError, first_line
 from trainyard.steps.runtime.rank_variables import RankVariables, attempt_of_ranks, ranks_in_words, watch_siblings
 
 _PAUSE_SECONDS = 0.2
@@ -105,7 +107,13 @@ class Meeting:
         if not is_master:
             self._wait_for_master()
         timeout = timedelta(seconds=max(1.0, self._left_seconds()))
-        return open_store(*self._master, world_size=self._variables.world_size, hosts=is_master, timeout=timeout)
+        try:
+            return open_store(*self._master, world_size=self._variables.world_size, hosts=is_master, timeout=timeout)
+        except (DistNetworkError, DistStoreError) as failure:
+            if is_master:
+                raise
+            # Somebody else, or only for a moment, listened there.
+            raise StepError(self._cannot_reach_master(first_line(failure))) from None
 
     def _wait_for_master(self) -> None:
         """Wait until rank 0 listens. StepError if it does not in time, or has ended."""
@@ -120,10 +128,13 @@ class Meeting:
             if gone := self._siblings.gone():
                 raise StepError(self._ended(gone))
             time.sleep(_PAUSE_SECONDS)
-        raise StepError(
+        raise StepError(self._cannot_reach_master(str(failure)))
+
+    def _cannot_reach_master(self, why: str) -> str:
+        return (
             f"rank {self._variables.rank} of {self._variables.world_size} on {self._host} ({self._own_address}) cannot "
             f"reach rank 0 at {self._master[0]}:{self._master[1]} (MASTER_ADDR:MASTER_PORT) within "
-            f"{self._timeout.total_seconds():.0f} seconds (--process-group-timeout-seconds): {failure}"
+            f"{self._timeout.total_seconds():.0f} seconds (--process-group-timeout-seconds): {why}"
         )
 
     @contextmanager
