@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -107,7 +108,9 @@ def test_quiet_steps_read_no_number_from_a_device_on_a_cpu(
     def watched(name: str, original: Any) -> Any:
         def call(tensor: torch.Tensor, *arguments: Any) -> Any:
             caller = Path(sys._getframe(1).f_code.co_filename).name
-            if 10 <= Watched.calls < 30:
+            # Readers of samples write to the host's memory, in threads of their own and ahead of the steps.
+            reads_ahead = threading.current_thread().name.startswith(("batches", "rows"))
+            if 10 <= Watched.calls < 30 and not reads_ahead:
                 seen.append(f"{caller}: {name}")
             return original(tensor, *arguments)
 

@@ -66,7 +66,8 @@ class Prefetched:
     def __init__(self, source: Iterable[Any], ahead: int = _ITEMS_AHEAD) -> None:
         self._source = iter(source)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="batches")
-        self._items = deque(self._next() for _ in range(ahead))
+        # One is made while as many as `ahead` wait.
+        self._items = deque(self._next() for _ in range(ahead + 1))
 
     def __iter__(self) -> Iterator[Any]:
         while (item := self._items.popleft().result()) is not self._END:
