@@ -5,7 +5,7 @@ The pages are not kept in the repository: the rules themselves are the one place
 
 from __future__ import annotations
 
-import sys
+import argparse
 from pathlib import Path
 
 from trainyard.lint.explanation import as_page, index_page
@@ -22,4 +22,6 @@ def write_pages(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    write_pages(Path(sys.argv[1]) if sys.argv[1:] else Path(__file__).parent / "rules")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", nargs="?", type=Path, default=Path(__file__).parent / "rules")
+    write_pages(parser.parse_args().folder)

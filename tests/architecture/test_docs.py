@@ -33,6 +33,14 @@ def test_links_lead_somewhere(page: Path) -> None:
     assert not missing
 
 
+def test_the_architecture_names_files_that_exist() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`([\w/]+\.py)`", text))
+    files = {file.relative_to(ROOT).as_posix() for file in ROOT.glob("*/**/*.py") if ".venv" not in file.parts}
+    assert len(named) > 40
+    assert {name for name in named if not any(f"/{file}".endswith(f"/{name}") for file in files)} == set()
+
+
 def test_every_dependency_has_its_line_and_its_pin() -> None:
     pyproject = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     project = pyproject.split("[project]")[1].split("[project.scripts]")[0]

@@ -160,6 +160,15 @@ def test_files_of_secrets_are_not_submitted_unless_forced(code: Path, trainyard:
     assert json.loads(forced.stdout)
 
 
+def test_a_file_of_secrets_is_told_once_of_jobs_that_share_a_folder(code: Path, trainyard: CommandLine) -> None:
+    (code / ".env").write_text("x")
+    inline = "{type: command, command: python train.py, code: src, environment: 'azureml:e:1', compute: 'azureml:c'}"
+    Path("two.yaml").write_text(f"type: pipeline\njobs:\n  one: {inline}\n  two: {inline}\n")
+    done = trainyard("submit", "two.yaml", "--dry-run")
+    assert done.exit_code == 1
+    assert done.stderr.count("uploads src/.env (secrets)") == 1
+
+
 def test_secrets_in_yaml_are_not_submitted_unless_forced(code: Path, trainyard: CommandLine) -> None:
     secret = "hf_QmVyZ2ZyaWVkaG9mU3RyYXNzZTEyMzQ1"
     Path("job.yaml").write_text(f"{JOB}environment_variables: {{A: {secret}}}\n")

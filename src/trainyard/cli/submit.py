@@ -150,8 +150,9 @@ def _not_fitting(pipeline: Pipeline, planned: Plan) -> Iterator[Diagnostic]:
 
 
 def _secret_files(pipeline: Pipeline) -> Iterator[Diagnostic]:
-    """Yield each file of a secret's shape that would be uploaded, at the job whose code has it."""
-    for job, code in code_folders(pipeline):
+    """Yield each file of a secret's shape that would be uploaded, at the first job whose code has it."""
+    first_uses = {code: job for job, code in reversed(list(code_folders(pipeline)))}
+    for code, job in first_uses.items():
         rules = ignore_file(code)
         hint = f"Leave it out in `{rules.name if rules is not None else '.amlignore'}` in that folder."
         for place in (upload.place for upload in doubtful_uploads(code) if upload.reason == SECRETS):

@@ -186,7 +186,8 @@ def _record(name: str, folder: Path, checked: _CheckedPipeline, options: RunOpti
 def _found(checked: _CheckedPipeline, options: RunOptions, reused: Collection[str], display: Display) -> _Found:
     """Find the results of these jobs, and what jobs run in; build or pull that where it is not on this machine yet."""
     digests = ContentDigests(options.state_folder / "cache" / "file_digests.json", display.note)
-    results = find_reused(checked.here, reused, list_runs(options.runs_folder) if reused else [], digests)
+    earlier = list_runs(options.runs_folder) if reused else []
+    results = find_reused(checked.here, reused, earlier, digests, without_gpus=options.without_gpus)
     software = Software(options.python)
     jobs, folder = checked.jobs_to_run, options.environments_folder
     if options.environments == "venv":

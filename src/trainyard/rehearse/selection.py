@@ -63,7 +63,12 @@ class ReusedResult:
 
 
 def find_reused(
-    resolved: LocalPipeline, jobs: Collection[str], runs: Collection[RunRecord], digests: ContentDigests
+    resolved: LocalPipeline,
+    jobs: Collection[str],
+    runs: Collection[RunRecord],
+    digests: ContentDigests,
+    *,
+    without_gpus: bool = False,
 ) -> dict[str, ReusedResult]:
     """Return for each of these jobs the completed result that fits this run best, among `runs`, newest first.
 
@@ -71,7 +76,7 @@ def find_reused(
     of all. Raise `UsageError` naming the jobs that have none.
     """
     pipeline = resolved.pipeline.name
-    keys = _keys_here(resolved, jobs, digests) if jobs else {}
+    keys = _keys_here(resolved, jobs, digests, without_gpus=without_gpus) if jobs else {}
     found: dict[str, ReusedResult] = {}
     for name in (name for name in resolved.jobs if name in jobs):
         inputs_here, key = recorded_inputs(resolved.jobs[name]), keys.get(name)
@@ -100,7 +105,9 @@ def _completed(name: str, pipeline: str, runs: Collection[RunRecord]) -> Iterato
             yield run, job
 
 
-def _keys_here(resolved: LocalPipeline, jobs: Collection[str], digests: ContentDigests) -> dict[str, JobKey]:
+def _keys_here(
+    resolved: LocalPipeline, jobs: Collection[str], digests: ContentDigests, *, without_gpus: bool
+) -> dict[str, JobKey]:
     """Return the key that each of these jobs would have in this run, if it can be known without running anything."""
     keys: dict[str, JobKey] = {}
     identities: dict[str, str] = {}
@@ -108,7 +115,7 @@ def _keys_here(resolved: LocalPipeline, jobs: Collection[str], digests: ContentD
         job = resolved.jobs[name]
         if set(job.depends_on) <= set(identities) and _has_its_data(job):
             try:
-                keys[name] = job_key(job, identities, digests)
+                keys[name] = job_key(job, identities, digests, without_gpus=without_gpus)
             except (SpecError, OSError):
                 continue  # a job that is left out may lack its code or data; then only its recorded inputs are compared
             if job.component.is_deterministic:

@@ -243,7 +243,7 @@ def gigabytes(size: float) -> str:
 
 
 _REMARKS = {"fits": "", "may not fit": " (may not fit)", "does not fit": " (too much)"}
-"""What is said of an engine's memory, by the verdict on it."""
+"""What follows the memory of an engine, for each verdict."""
 
 
 def _memory_facts(found: Estimate) -> list[tuple[str, str]]:

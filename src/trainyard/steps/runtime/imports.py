@@ -47,7 +47,7 @@ def from_extra(extra: str) -> str:
 
 
 def import_named(flag: str, path: str, kind: str) -> Any:
-    """Return what `package.module:name` names. SetupError, with the flag, says why there is no such `kind`."""
+    """Import and return `package.module:name`. SetupError names the flag if the module or the `kind` is missing."""
     module_name, colon, name = path.partition(":")
     if not (colon and all(part.isidentifier() for part in (*module_name.split("."), name))):
         raise SetupError(f"{flag} {path}: expected package.module:{kind}")
