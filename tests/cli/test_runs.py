@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import io
+import json
+import socket
+import struct
 import subprocess
 import sys
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 from urllib.request import urlopen
 
 import pytest
+
+from trainyard.settings.run_record import read_run_record
 
 Run = Callable[..., Any]
 
@@ -147,10 +154,62 @@ def test_a_run_is_watched_until_it_ends(tmp_path: Path) -> None:
     try:
         assert process.stdout is not None
         address = next(line.split()[-1] for line in process.stdout if "watch it at http://127.0.0.1:" in line)
+        for path in ("", "events"):
+            _ask_and_leave(address, path)
         with urlopen(f"{address}events", timeout=60) as events:
             followed = events.read().decode()
-        assert process.wait(timeout=60) == 0
+        said, _ = process.communicate(timeout=60)
     finally:
         process.kill()
+    assert process.returncode == 0
     assert "event: page" in followed
-    assert followed.endswith("event: ended\ndata: The run has ended: completed.\n\n")
+    last = json.loads(followed.rpartition("event: ended\ndata: ")[2])
+    assert last["text"] == "The run has ended: completed."
+    assert "<title>hello · " in last["page"]
+    assert "· completed</title>" in last["page"]
+    assert "Traceback" not in said
+
+
+def _ask_and_leave(address: str, path: str) -> None:
+    """Ask as a browser does, and break the connection off without reading the answer."""
+    parts = urlsplit(address)
+    with socket.create_connection((parts.hostname, parts.port), timeout=60) as browser:
+        browser.sendall(f"GET {parts.path}{path} HTTP/1.0\r\nHost: {parts.netloc}\r\n\r\n".encode())
+        browser.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+
+CHAIN = """\
+type: pipeline
+jobs:
+  prepared_for_long:
+    type: command
+    command: ls ${{inputs.data}} > ${{outputs.names}}
+    environment: azureml:any:1
+    inputs: {data: {type: uri_folder, path: ./data}}
+    outputs: {names: {type: uri_file}}
+  at_once:
+    type: command
+    command: cat ${{inputs.names}}
+    environment: azureml:any:1
+    inputs: {names: {type: uri_file, path: "${{parent.jobs.prepared_for_long.outputs.names}}"}}
+"""
+
+
+def test_a_job_starts_when_it_is_prepared_and_after_what_it_waits_for_has_ended(
+    trainyard: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Copying the input of the first job takes a good part of its time, and that of the second none."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "chain.yaml").write_text(CHAIN)
+    (tmp_path / "data").mkdir()
+    for number in range(2000):
+        (tmp_path / "data" / str(number)).touch()
+    assert trainyard("run", "chain.yaml", "--name", "chain").exit_code == 0
+
+    record = read_run_record(tmp_path / ".trainyard/runs/chain")
+    first, second = (record.jobs[name].attempts[0] for name in ("prepared_for_long", "at_once"))
+    assert first.started_at is not None
+    assert second.started_at is not None
+    assert first.duration_s is not None
+    assert first.started_at + timedelta(seconds=first.duration_s) <= second.started_at
+    assert record.jobs["prepared_for_long"].started == first.started

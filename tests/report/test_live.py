@@ -99,6 +99,23 @@ def test_states_curves_and_logs_of_every_rank_follow_the_run(
     expect(page.locator(".notice.live")).to_have_text("The run has ended: completed.", timeout=PATIENCE_MS)
 
 
+def test_a_page_whose_server_ends_with_the_run_shows_how_the_run_ended(browser: Any, running: Any) -> None:
+    """As with `run --watch`: the server is gone before a browser could ask for the page again."""
+    context = browser.new_context(viewport=LAPTOP)
+    page = context.new_page()
+    with served(LivePage(running.path, lambda: read_run_record(running.path))) as url:
+        page.goto(url)
+        expect(page.locator(".notice.live")).to_have_text("Live: the page follows the run.")
+        page.wait_for_selector(".graph-wide [data-job=train][data-state=running]")
+        running.run["jobs"]["train"].update(status="failed", reason="out of memory", duration_s=36.1)
+        running.run.update(status="failed", duration_s=41.0)
+        running.finish()
+    expect(page.locator(".notice.live")).to_have_text("The run has ended: failed.", timeout=PATIENCE_MS)
+    assert page.locator(".graph-wide [data-job=train]").get_attribute("data-state") == "failed"
+    assert page.locator("#head .tile dd", has_text="41.0 s").is_visible()
+    context.close()
+
+
 def test_what_runs_now_is_counted_on(open_live: Callable[..., Any], running: Any) -> None:
     """How long the run and each running job took so far, the attempt, how long it has been silent, its last line."""
     running.run["jobs"]["train"]["attempts"] = [

@@ -8,12 +8,14 @@ overlap anywhere); a job with more processes runs alone.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import queue
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from datetime import datetime, timedelta, timezone
 
 from trainyard.rehearse.attempts import log_name
 from trainyard.rehearse.cancellation import canceled_by_signals
@@ -67,6 +69,7 @@ class Scheduler:
         self._start_moments: dict[str, float] = {}
         self._attempt_moments: dict[str, float] = {}
         self._warnings: dict[str, WarningLines] = {}
+        self._clock_began = datetime.now(timezone.utc) - timedelta(seconds=time.monotonic())
         self._started = time.monotonic() - seconds_spent
         self._process_limit = max(2, available_processors())
 
@@ -169,14 +172,14 @@ class Scheduler:
     def _on_started(self, event: Started) -> None:
         job, attempt = self._record.jobs[event.job], event.attempt
         job.status, job.reuse = "running", event.why
-        started = now()
-        job.started = job.started or started
+        job.started = job.started or self._as_time(self._start_moments[event.job])
         job.cache_key, job.key_parts, job.identity = event.key.key, event.key.parts, event.identity
         tracked = self._context.store.folder_of(self._context.identity.of_job(event.job))
         job.tracking = os.path.relpath(tracked.resolve(), self._record.folder)
         job.command = attempt.command
         job.image = str(attempt.image) if attempt.image is not None else None
         job.logs = [log.relative_to(self._context.seen_folder).as_posix() for log in attempt.logs]
+        started = self._as_time(self._attempt_moments[event.job])
         job.attempts.append(AttemptRecord(started=started, cache_key=job.cache_key))
         self._warnings[event.job] = event.warnings
         self._keep(event.job)
@@ -192,7 +195,7 @@ class Scheduler:
         self._show_warnings(event.job)
         attempt, end = self._record.jobs[event.job].attempts[-1], event.end
         attempt.exit_codes = {str(rank): code for rank, code in sorted(end.processes.exit_codes.items())}
-        attempt.duration_s = round(time.monotonic() - self._attempt_moments[event.job], 3)
+        attempt.duration_s = _seconds_since(self._attempt_moments[event.job])
         attempt.reason = end.reason
         if end.progress is not None:
             attempt.last_step, attempt.repeated_steps = end.progress.last_step, end.progress.repeated_steps
@@ -252,7 +255,7 @@ class Scheduler:
 
     def _finish(self, name: str, job: JobRecord, status: Status) -> None:
         job.status = status
-        job.duration_s = round(time.monotonic() - self._start_moments[name], 3)
+        job.duration_s = _seconds_since(self._start_moments[name])
         if job.attempts and job.attempts[-1].duration_s is None:
             job.attempts[-1].duration_s, job.attempts[-1].reason = job.duration_s, job.reason
         if status == "failed" and not self._continue_on_failure:
@@ -314,4 +317,13 @@ class Scheduler:
             self._context.guardian.dismiss()
 
     def _duration_seconds(self) -> float:
-        return round(time.monotonic() - self._started, 3)
+        return _seconds_since(self._started)
+
+    def _as_time(self, moment: float) -> str:
+        """The time of a moment of the monotonic clock, so that starts and durations agree when the clock is set."""
+        return (self._clock_began + timedelta(seconds=moment)).isoformat()
+
+
+def _seconds_since(moment: float) -> float:
+    """Seconds since a moment, rounded down: rounded up, a job would end after what waits for it has started."""
+    return math.floor((time.monotonic() - moment) * 1000) / 1000

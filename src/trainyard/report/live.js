@@ -5,7 +5,7 @@
   const MOST_CHARACTERS = 200_000;
   const texts = new Map();
   const source = new EventSource("events");
-  let end = null;
+  let ended = false;
   let ahead = 0; // of this browser's clock, in milliseconds: that of the machine which runs
   let waiting = false;
   let busy = false;
@@ -63,19 +63,23 @@
     before.forEach((gone) => gone.remove());
   }
 
+  function show(page) {
+    const fresh = new DOMParser().parseFromString(page, "text/html");
+    document.title = fresh.title;
+    update(document.querySelector("main"), fresh.querySelector("main"));
+    count();
+    for (const path of texts.keys()) write(path);
+  }
+
   async function refresh() {
     if (busy) { waiting = true; return; }
     busy = true;
     try {
       const answer = await fetch("./");
-      const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
-      document.title = fresh.title;
-      update(document.querySelector("main"), fresh.querySelector("main"));
-      count();
-      if (end) say(end);
-      for (const path of texts.keys()) write(path);
+      const page = await answer.text();
+      if (!ended) show(page);
     } catch {
-      say("The connection to the server was lost; this is how the run was then.");
+      if (!ended) say("The connection to the server was lost; this is how the run was then.");
     }
     busy = false;
     if (waiting) { waiting = false; refresh(); }
@@ -141,8 +145,10 @@
   source.addEventListener("ended", (event) => {
     source.close();
     clearInterval(counting);
-    end = event.data;
-    refresh();
+    ended = true;
+    const { text, page } = JSON.parse(event.data);
+    show(page);
+    say(text);
   });
   source.addEventListener("error", () => {
     if (source.readyState !== EventSource.CLOSED) source.close();

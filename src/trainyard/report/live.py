@@ -86,7 +86,8 @@ class LivePage:
     def events(self) -> Iterator[tuple[str, str]]:
         """Yield events as name and data: `page` when it has changed, `log` for lines added, `ended`; "" for nothing.
 
-        The first, `clock`, is this machine's time in milliseconds, for browsers whose clock differs.
+        `ended` brings the last page with it: when it is read, the server may be gone. The first, `clock`, is this
+        machine's time in milliseconds, for browsers whose clock differs.
         """
         yield "clock", str(time.time_ns() // 1_000_000)
         shown, next_page = None, -math.inf
@@ -97,7 +98,7 @@ class LivePage:
             # What is yielded first was read last, so that nothing written at the end is missed.
             is_over = record.status != "running"
             state = self.state(record)
-            if state != shown and (is_over or is_last or time.monotonic() >= next_page):
+            if state != shown and not (is_over or is_last) and time.monotonic() >= next_page:
                 yield "page", state
                 shown = state
                 rest_seconds = max(_LEAST_SECONDS_BETWEEN_PAGES, _REST_PER_RENDER * self._render_seconds)
@@ -107,7 +108,8 @@ class LivePage:
                     while text := self._added(log, file, positions):
                         yield "log", json.dumps({"log": log, "text": text})
             if is_over or is_last:
-                yield "ended", f"The run has ended: {record.status}." if is_over else "The server was stopped."
+                text = f"The run has ended: {record.status}." if is_over else "The server was stopped."
+                yield "ended", json.dumps({"text": text, "page": self.page().decode()})
                 return
             yield "", ""
             self.closing.wait(_SECONDS_BETWEEN_LOOKS)
@@ -153,6 +155,9 @@ def served(live: LivePage, port: int = 0) -> Iterator[str]:
         live.closing.set()
         server.shutdown()
         thread.join()
+        if server.has_connections:
+            with suppress(UsageError):  # the run's folder was removed
+                live.page()  # written before the deadline of those who read it begins
         server.end_connections()
         server.server_close()
 
@@ -184,6 +189,11 @@ class _Server(ThreadingHTTPServer):
         with self._changing:
             self._open.discard(request)
         super().shutdown_request(request)
+
+    @property
+    def has_connections(self) -> bool:
+        """Whether anybody is being answered."""
+        return bool(self._open)
 
     def end_connections(self) -> None:
         """Let the last events go out, then cut off who does not read them."""
