@@ -95,6 +95,7 @@ class TrainingJobs:
             adapters=adapters,
             optimizer=optimizer,
             offload_activations=_value(job, "activation_offload") is True,
+            gradient_sync=str(_value(job, "gradient_sync") or "auto"),
         )
 
     def _language_model(self, job: JobUse, length: int | None) -> Architecture:

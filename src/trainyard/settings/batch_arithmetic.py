@@ -4,6 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+_MOST_OF_A_GPU = 0.25
+"""The share of a GPU's memory that a whole gradient may take. Beside it there are weights, optimizer state and
+activations; below it the traffic of a sum for every micro-batch buys little. Stated, not fitted."""
+
+
+def sums_every_micro_batch(gradient_sync: str, whole_gradient_bytes: float, gpu_memory_bytes: float) -> bool:
+    """Return whether FSDP sums gradients over ranks after every micro-batch: the setting `gradient_sync`, or by size.
+
+    `gpu_memory_bytes` is 0 for a CPU, which sums after the last one.
+    """
+    if gradient_sync == "auto":
+        return 0 < gpu_memory_bytes * _MOST_OF_A_GPU < whole_gradient_bytes
+    return gradient_sync == "every"
+
 
 @dataclass(frozen=True)
 class BatchArithmetic:

@@ -301,3 +301,29 @@ def test_alone_gradients_take_the_place_of_activations(training: Make) -> None:
     assert large.activations > 4 * count
     assert (small.gradients, small.activations, small.logits) == (4 * count, 0, 0)
     assert memory_of(replace(alone, accumulation_steps=2)).gradients == 4 * count
+
+
+def test_fsdp_sums_every_micro_batch_where_a_whole_gradient_is_large(training: Make) -> None:
+    assert training("gpt2").sums_every_micro_batch is False
+    large = training("llama-3.1-8b", accumulation_steps=4)
+    assert large.sums_every_micro_batch is True  # 32 GB of gradient; a quarter of an H100 is 20
+
+    at_the_end = replace(large, gradient_sync="last")
+    more = memory_of(at_the_end).buffers - memory_of(large).buffers
+    assert more > 0.8 * 4 * large.architecture.parameters
+    quieter, more_often = estimate(at_the_end).time, estimate(large).time
+    assert quieter is not None
+    assert more_often is not None
+    assert quieter.communication < more_often.communication
+    assert memory_of(large) == memory_of(replace(large, accumulation_steps=1))
+
+
+def test_replicas_exchange_once_though_every_micro_batch_is_summed(training: Make) -> None:
+    def communication(steps: int, choice: str) -> float:
+        hybrid = training("llama-3.1-8b", nodes=2, accumulation_steps=steps, shard_size=8, gradient_sync=choice)
+        time = estimate(hybrid).time
+        assert time is not None
+        return time.communication
+
+    assert communication(1, "every") == communication(1, "last")
+    assert communication(3, "last") < communication(3, "every") < 3 * communication(1, "every")

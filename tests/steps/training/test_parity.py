@@ -26,6 +26,7 @@ pytestmark = pytest.mark.slow
 
 OFFLOADED = {"stage": 3, "offload_optimizer": {"device": "cpu"}, "offload_param": {"device": "cpu"}}
 HYBRID = FSDP | {"shard_size": 2}
+SUMMED_EACH_TIME = {"gradient_sync": "every"}
 OTHERWISE = {"activation_checkpointing": True, "fused_optimizer": False}
 
 WORLDS = {
@@ -38,6 +39,11 @@ WORLDS = {
             "ddp, summed in bf16": DDP | {"reduce_precision": "bf16"},
             "fsdp": FSDP,
             "fsdp, micro-batches": FSDP | IN_MICRO_BATCHES,
+            "fsdp, each micro-batch summed": FSDP | IN_MICRO_BATCHES | SUMMED_EACH_TIME,
+            "fsdp, each micro-batch summed, offloaded": FSDP
+            | IN_MICRO_BATCHES
+            | SUMMED_EACH_TIME
+            | {"cpu_offload": True},
             "fsdp, offloaded": FSDP | {"cpu_offload": True, "reshard_after_forward": False},
             "fsdp, otherwise": FSDP | OTHERWISE,
         },
@@ -59,6 +65,7 @@ WORLDS = {
             "ddp, 4 ranks, micro-batches": DDP | IN_MICRO_BATCHES,
             "fsdp, 4 ranks": FSDP,
             "fsdp, 2 x 2 ranks, micro-batches": HYBRID | IN_MICRO_BATCHES,
+            "fsdp, 2 x 2 ranks, each micro-batch summed": HYBRID | IN_MICRO_BATCHES | SUMMED_EACH_TIME,
             "fsdp, 4 x 1 ranks, offloaded": HYBRID | {"shard_size": 1, "cpu_offload": True},
         },
     ),

@@ -180,7 +180,8 @@ def _buffers(training: TrainingShape) -> float:
 
     ZeRO: what DeepSpeed's own estimators add to them. DDP: the buckets that gradients are views of are the gradients;
     autocast keeps a 16-bit copy of each matrix. FSDP: two layers gathered at once, the embedding and prediction
-    gathered for the whole step, and their whole gradients; with accumulation, the whole gradient of every layer.
+    gathered for the whole step, and their whole gradients; with accumulation, the whole gradient of every layer unless
+    gradients are summed after every micro-batch.
     Of frozen weights there are no gradients, and where layers are computed again, one layer's copies at a time.
     """
     model, count, ranks = training.architecture, training.architecture.parameters, training.machines.world_size
@@ -206,11 +207,10 @@ def _buffers(training: TrainingShape) -> float:
     if ranks == 1:
         return 0.0
     gathered = around + (2 * model.largest_block if training.reshard_after_forward else count - around)
-    summed_in = 2 if training.precision == "bf16-true" else 4
     if training.adapters is not None:
-        return float(size * gathered + summed_in * trained)
-    whole_gradients = summed_in * count if training.accumulation_steps > 1 else size * gathered
-    return float(size * gathered + whole_gradients)
+        return float(size * gathered) + training.whole_gradient_bytes
+    accumulates = training.accumulation_steps > 1 and not training.sums_every_micro_batch
+    return float(size * gathered) + (training.whole_gradient_bytes if accumulates else size * gathered)
 
 
 def _dequantized_bytes(training: TrainingShape) -> int:

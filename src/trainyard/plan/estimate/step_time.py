@@ -98,10 +98,12 @@ def _communication(training: TrainingShape) -> tuple[float, float, float, float]
     again = gather if training.reshard_after_forward else 0.0
     if training.engine == "zero3":
         return gather, again + layers * gather_seconds(size * trained / layers, machines), 0.0, 0.0
-    # FSDP sums gradients in fp32, and only with the step's last micro-batch: within a replica, then between replicas.
-    summed = gather_seconds(4 * trained / layers, replica)
-    between = between_replicas_seconds(4 * trained / layers / training.shards, replica, machines)
-    return gather, again, layers * (summed + between), 0.0
+    # FSDP sums gradients in fp32 within a replica; replicas sum theirs only with the step's last micro-batch.
+    summed = layers * gather_seconds(4 * trained / layers, replica)
+    between = layers * between_replicas_seconds(4 * trained / layers / training.shards, replica, machines)
+    if training.sums_every_micro_batch:
+        return gather, again + summed, between, 0.0
+    return gather, again, summed + between, 0.0
 
 
 def ring_seconds(size: float, machines: Machines) -> float:

@@ -10,6 +10,7 @@ from trainyard.errors import UsageError
 from trainyard.plan.estimate import CHECKPOINTING, ENGINES
 from trainyard.plan.estimate.architectures import Architecture
 from trainyard.plan.estimate.image_models import ImageModel, Linear
+from trainyard.settings.batch_arithmetic import sums_every_micro_batch
 
 ALL_LINEAR = "all-linear"
 
@@ -165,6 +166,7 @@ class TrainingShape:
     adapters: Adapters | None = None
     optimizer: str = "adamw"
     offload_activations: bool = False
+    gradient_sync: str = "auto"
 
     @property
     def language_model(self) -> Architecture:
@@ -203,6 +205,16 @@ class TrainingShape:
     def global_batch_size(self) -> int:
         """Samples of one optimizer step."""
         return self.micro_batch_size * self.accumulation_steps * self.machines.world_size
+
+    @property
+    def whole_gradient_bytes(self) -> float:
+        """The gradient of all that is trained as FSDP sums it over ranks: in fp32, or in bf16 with weights in bf16."""
+        return (2 if self.precision == "bf16-true" else 4) * self.trained_parameters
+
+    @property
+    def sums_every_micro_batch(self) -> bool:
+        """Whether FSDP sums gradients after every micro-batch, and not only after a step's last."""
+        return sums_every_micro_batch(self.gradient_sync, self.whole_gradient_bytes, self.machines.memory_bytes_per_gpu)
 
     @property
     def bytes_per_value(self) -> int:

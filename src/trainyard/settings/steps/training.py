@@ -308,6 +308,12 @@ class TrainFSDP(Training):
     reduce_precision: str = parameter("fp32", choices=("fp32", "bf16"), on_resume="numbers")
     """The floating-point type in which gradients are summed over ranks."""
 
+    gradient_sync: str = parameter("auto", choices=("auto", "last", "every"), on_resume="numbers")
+    """With gradient accumulation, when ranks sum their gradients: after the `last` micro-batch, so that until then each
+    GPU keeps the whole gradient of the model in fp32, or after `every` one, which moves more bytes and keeps only a
+    rank's rows. Sums in another order differ in their last bits. auto: every, where the whole gradient would take more
+    than a quarter of a GPU's memory."""
+
     shard_size: int = parameter(0, minimum=0, port=True, on_resume="nothing")
     """How many ranks share one replica of the model, such as the GPUs of a machine: layers are then gathered within it,
     and only gradients cross the network, for as much more memory as there are replicas. 0 shards over all ranks."""

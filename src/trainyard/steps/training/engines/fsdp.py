@@ -17,7 +17,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
-from trainyard.settings.batch_arithmetic import BatchArithmetic
+from trainyard.settings.batch_arithmetic import BatchArithmetic, sums_every_micro_batch
 from trainyard.settings.steps.training import TrainFSDP, Training
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.world import World
@@ -85,14 +85,26 @@ class FSDPEngine(Engine):
             for name, sharded in self._sharded.items()
         }
         self._optimizer = new_optimizer(self._rows.values(), parts.optimizer)
+        self._sums_every_micro_batch = sums_every_micro_batch(
+            settings.gradient_sync,
+            DTYPES[settings.reduce_precision].itemsize
+            * sum(each.numel() for each in self._sharded.values() if each.requires_grad),
+            torch.cuda.get_device_properties(self.world.device).total_memory if self.world.device.type == "cuda" else 0,
+        )
         self._exchanges = True
 
     def micro_batch(self, *, is_last: bool) -> AbstractContextManager[object]:
-        """No exchange of gradients before the step's last micro-batch: until then each rank keeps a whole gradient."""
+        """Exchange gradients with the step's last micro-batch: until then each rank keeps a whole gradient.
+
+        Or only between replicas with the last, and within each with every one: a rank keeps its rows.
+        """
         if is_last != self._exchanges:
             self._exchanges = is_last
             for unit in self._units:
-                unit.set_requires_gradient_sync(is_last, recurse=False)
+                if self._sums_every_micro_batch:
+                    unit.set_requires_all_reduce(is_last, recurse=False)
+                else:
+                    unit.set_requires_gradient_sync(is_last, recurse=False)
         return nullcontext()
 
     def step(self, learning_rate: float) -> torch.Tensor:
