@@ -16,7 +16,7 @@ from trainyard.rehearse.display import Display, TimeLeft, in_words, share_done
 from trainyard.rehearse.outcome import WarningLines, last_error
 from trainyard.rehearse.run_options import RunOptions
 from trainyard.rehearse.runner import run_pipeline
-from trainyard.settings.run_record import JobRecord, RunRecord
+from trainyard.settings.run_record import JobRecord, RunRecord, TrialRecord
 
 
 class Terminal(io.StringIO):
@@ -107,6 +107,20 @@ def test_a_running_job_shows_its_progress_within_80_columns(tmp_path: Path, monk
     rows = [line for line in text.splitlines() if line.startswith("train_deepspeed")]
     assert re.match(r"train_deepspeed +running +\S+ m?s +25 % +step 60/240", rows[-1])
     assert all(len(row) <= 80 for row in rows)
+
+
+def test_a_running_sweep_shows_how_many_trials_have_ended_and_the_best(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trials = [TrialRecord(number, "completed" if number < 31 else "waiting") for number in range(50)]
+    trials[7].metric, trials[7].is_best = 0.2351, True
+    job = JobRecord("search", "running", started=datetime.now(timezone.utc).isoformat(), trials=trials)
+    record = RunRecord("demo", "demo-1", "p", jobs={"search": job}, folder=tmp_path)
+
+    shown, _ = rows_of(record, monkeypatch, lines=24)
+
+    row = next(line for line in shown if line.startswith("search"))
+    assert re.match(r"search +running +\S+ m?s +62 % +31 of 50, best 0\.2351 by trial 7", row)
 
 
 def rows_of(record: RunRecord, monkeypatch: pytest.MonkeyPatch, *, lines: int) -> tuple[list[str], list[str]]:

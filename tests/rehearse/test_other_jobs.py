@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ from trainyard.rehearse.display import Display
 from trainyard.rehearse.run_options import RunOptions
 from trainyard.rehearse.runner import run_pipeline
 from trainyard.rehearse.search_space import trials
-from trainyard.settings.run_record import RunRecord
+from trainyard.report.run_report import write_report
+from trainyard.settings.run_record import RunRecord, trials_in_words
 from trainyard.spec.diagnostic import Span, SpecError
 from trainyard.spec.documents import Value
 from trainyard.spec.loading import load_job
@@ -145,6 +147,34 @@ def test_a_sweep_takes_over_the_outputs_of_its_best_trial(run: Any) -> None:
     assert run(SWEEP).jobs["job"].reused_from == record.name
 
 
+WAITS_FOR_THE_RECORD = """\
+import json, pathlib, sys, time
+record = next(folder for folder in pathlib.Path.cwd().parents if (folder / "run.json").is_file()) / "run.json"
+deadline = time.monotonic() + 60
+while sys.argv[1] == "0.6":
+    trials = json.loads(record.read_text())["jobs"]["job"]["trials"]
+    if trials[0]["status"] == "completed":
+        assert (trials[0]["is_best"], trials[1]["status"]) == (True, "running")
+        break
+    assert time.monotonic() < deadline
+    time.sleep(0.02)
+"""
+
+
+def test_the_record_shows_the_trials_of_a_sweep_that_is_under_way(run: Any, tmp_path: Path) -> None:
+    (tmp_path / "src" / "log_metric.py").write_text(WAITS_FOR_THE_RECORD + LOG_METRIC)
+    record = run(SWEEP.replace("max_concurrent_trials: 2", "max_concurrent_trials: 1"))
+
+    trials = record.jobs["job"].trials
+    assert [(trial.status, trial.is_best) for trial in trials] == [
+        ("completed", False),
+        ("completed", True),
+        ("failed", False),
+    ]
+    assert all(trial.started and trial.duration_s for trial in trials)
+    assert trials_in_words(trials) == "3 of 3, 1 failed, best 0.1 by trial 1"
+
+
 def test_a_sweep_jobs_own_trial_sets_variables(run: Any) -> None:
     """Those of a component are dropped, but these are sent."""
     greets = SWEEP.replace("  code: src\n", "  code: src\n  environment_variables: {GREETING: hello}\n")
@@ -239,10 +269,14 @@ def test_a_parallel_job_calls_run_for_each_mini_batch(run: Any, tmp_path: Path) 
     (tmp_path / "data" / "3.txt").write_text("three")
     record = run(PARALLEL)
     assert record.status == "failed"
-    assert "invalid literal for int()" in (record.jobs["score"].reason or "")
-    assert "1 mini-batches failed, more than the 0 that are allowed" in log_of(record, "score")
+    assert "1 mini-batch failed, 0 allowed: ValueError: invalid literal for int()" in (
+        record.jobs["score"].reason or ""
+    )
     allowed = run(PARALLEL.replace("mini_batch_error_threshold: 0", "mini_batch_error_threshold: 1"))
     assert (allowed.folder / allowed.outputs["rows"]).read_text() == "0 0 kg\n0 1 kg\n2 4 kg\n"
+    assert "3 of 3 mini-batches, 1 failed, 1 allowed, " in log_of(allowed, "score")
+    page = " ".join(re.sub("<[^>]+>", " ", write_report(allowed.folder).read_text()).split())
+    assert "Mini-batches score completed 2 of 3 failed 1, 1 allowed items per second " in page
 
     (tmp_path / "src" / "score.py").write_text("def init():\n    raise OSError('no model')\n")
     assert run(PARALLEL).jobs["score"].reason == "OSError: no model (its process ended with exit code 1)"
@@ -332,8 +366,8 @@ def test_the_transformations_of_an_mltable_are_done_in_their_order(run: Any, tmp
     ("arguments", "error"),
     [
         ("--allowed_failed_percent 40", ""),
-        ("--allowed_failed_percent 20", "1 mini-batches failed, more than the 0 that are allowed"),
-        ("--error_threshold 1", "2 items failed, more than the 1 that are allowed"),
+        ("--allowed_failed_percent 20", "1 mini-batch failed, 0 allowed: ZeroDivisionError: division by zero"),
+        ("--error_threshold 1", "2 items failed, 1 allowed: ZeroDivisionError: division by zero"),
     ],
 )
 def test_arguments_of_a_parallel_job_say_how_much_may_fail(

@@ -58,17 +58,16 @@ def test_only_the_last_attempt_counts(figures: Callable[..., dict[str, str]]) ->
     assert found == {"processors busy, on average": "1.0 of 4", "peak memory": "1.0 GiB"}
 
 
-def test_each_trial_of_a_sweep_has_its_own_figures(empty_run: Any) -> None:
+def test_the_trials_of_a_sweep_have_one_entry_together(empty_run: Any) -> None:
     empty_run.add_job("search", trials=[{"number": 1}, {"number": 2}, {"number": 3}])
     for number, gib in ((1, 2), (2, 1)):  # the third was too short to be sampled
-        lines = [HEADER, *(sample(second, number, gib) for second in range(1, 5))]
+        lines = [HEADER, *(sample(second, number, gib) for second in range(1, 2 + number))]
         empty_run.write(f"jobs/search/trials/{number}/system_logs/machine_use.jsonl", lines)
 
     uses = machine_uses(read_run_record(empty_run.finish()), empty_run.path)
 
     assert {use.title: [figure.value for figure in use.figures] for use in uses} == {
-        "search, trial 1": ["1.0 of 4", "2.0 GiB"],
-        "search, trial 2": ["2.0 of 4", "1.0 GiB"],
+        "search": ["2", "1.6 of 4", "2.0 GiB"],  # one processor for 2 s, two for 3 s
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import re
@@ -472,14 +473,50 @@ def test_trials_of_a_sweep_are_listed_with_the_best(empty_run: Any) -> None:
             "is_best": number == 1,
             "reason": reason,
             "folder": f"trials/{number}",
+            "duration_s": 1.5,
         }
         for number, (status, rate, metric, reason) in enumerate(ends)
     ]
     empty_run.add_job("search", trials=trials)
     text = text_of(write_report(empty_run.finish()))
-    expected = "No. learning_rate validation_loss State 0 0.1 0.75 completed 1 0.01 0.5 completed best"
+    assert "Sweep search 3 of 3, 1 failed, best 0.5 by trial 1" in text
+    expected = (
+        "Trial learning_rate validation_loss Time Status 1 0.01 0.5 1.5 s completed best 0 0.1 0.75 1.5 s completed"
+    )
     assert expected in text
-    assert "2 1.0 – failed loss is not finite" in text
+    assert "2 1 – 1.5 s failed loss is not finite" in text
+
+
+def test_a_sweep_is_drawn_by_its_parameters(empty_run: Any, open_page: Callable[..., Any]) -> None:
+    """A line for each trial that has ended, on a logarithmic, a linear and a named axis; a point for each measured."""
+    drawn = [(10.0**-number, number % 3 + 1, ("relu", "gelu")[number % 2]) for number in range(6)]
+    trials = [
+        {
+            "number": number,
+            "inputs": {"rate": rate, "layers": layers, "activation": name},
+            "metric": None if number == 5 else abs(number - 3) / 10,
+            "metric_name": "loss",
+            "status": "failed" if number == 5 else "completed",
+            "is_best": number == 3,
+        }
+        for number, (rate, layers, name) in enumerate(drawn)
+    ]
+    trials.append({"number": 6, "inputs": {"rate": 1.0, "layers": 1, "activation": "tanh"}, "status": "running"})
+    empty_run.add_job("search", trials=trials)
+    page = open_page(write_report(empty_run.finish()))
+
+    assert page.locator(".coordinates .axis-name").all_text_contents() == ["rate", "layers", "activation", "loss"]
+    assert page.locator(".coordinates g.trial").count() == 6
+    assert "trial 3, the best" in page.locator(".coordinates g.trial.best title").text_content()
+    places = (
+        page.locator(".plot")
+        .first.locator("circle")
+        .evaluate_all("all => all.map(at => Number(at.getAttribute('cx')))")
+    )
+    steps = {round(high - low) for low, high in itertools.pairwise(sorted(places))}
+    assert len(places) == 5
+    assert max(steps) - min(steps) <= 1, "powers of ten are equally far apart"
+    assert page.locator(".trials tbody tr").count() == 7
 
 
 def test_the_last_lines_of_logs_are_on_the_page_as_plain_text(empty_run: Any) -> None:

@@ -17,7 +17,6 @@ from trainyard.rehearse.local_jobs import LocalJob
 from trainyard.rehearse.machine import AZURE_ML_MASTER_PORT, gpus_of_node
 from trainyard.rehearse.tracking_store import RunIdentity
 from trainyard.settings.files import files_beneath
-from trainyard.settings.run_record import TrialRecord
 from trainyard.spec.literals import ParameterValue
 from trainyard.spec.model import Parallel, Spark, Sweep
 
@@ -147,7 +146,7 @@ class Attempt:
 
 @dataclass(frozen=True)
 class AttemptEnd:
-    """How an attempt ended; `reason` is None when it completed. `trials` are those of a sweep, as in run.json.
+    """How an attempt ended; `reason` is None when it completed.
 
     `was_preempted` if it is to start again; `progress` is known of jobs that are hit on purpose. `warnings` are of what
     Azure ML accepts.
@@ -156,7 +155,6 @@ class AttemptEnd:
     processes: ProcessesEnded
     reason: str | None = None
     error_lines: list[str] | None = None
-    trials: list[TrialRecord] | None = None
     was_preempted: bool = False
     progress: AttemptProgress | None = None
     warnings: tuple[str, ...] = ()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from trainyard.printing import last_lines
 from trainyard.settings.quantities import duration
-from trainyard.settings.run_record import NOTHING_CHANGED, JobRecord, RunRecord
+from trainyard.settings.run_record import NOTHING_CHANGED, JobRecord, RunRecord, trials_in_words
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -254,6 +254,8 @@ def _last_line(run_folder: Path, job: JobRecord) -> str:
         return job.reason or ""
     if _state(job) == "taken":
         return job.reuse or ""
+    if job.trials:
+        return trials_in_words(job.trials)
     if job.status == "waiting" or not job.logs:
         return ""
     lines = last_lines(run_folder / job.logs[0], 1)
@@ -268,7 +270,8 @@ def _state_in_words(job: JobRecord) -> str:
     if job.state == "reused":
         return f"reused from run {job.reused_from}" if job.reuse == NOTHING_CHANGED else str(job.reuse)
     if job.status == "completed":
-        return f"completed in {duration(job.duration_s)}"
+        trials = f": {trials_in_words(job.trials)}" if job.trials else ""
+        return f"completed in {duration(job.duration_s)}{trials}"
     return f"{job.status}: {job.reason}" if job.status in ("skipped", "canceled") and job.reason else job.status
 
 

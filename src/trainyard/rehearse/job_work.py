@@ -28,6 +28,7 @@ from trainyard.rehearse.outcome import WarningLines
 from trainyard.rehearse.reuse import EarlierResult, JobKey, StepCache, job_key, link_or_copy, link_result
 from trainyard.rehearse.sweeps import run_sweep
 from trainyard.rehearse.tracking_store import EndStatus, RunIdentity, TrackingStore
+from trainyard.settings.run_record import TrialRecord
 from trainyard.spec.diagnostic import Span, SpecError
 from trainyard.spec.documents import Value
 from trainyard.spec.literals import LiteralError, ParameterValue, typed_literal
@@ -125,7 +126,15 @@ class Broken:
     error: BaseException | None = None
 
 
-Event = Reused | Started | Ended | Broken
+@dataclass(frozen=True)
+class TrialsChanged:
+    """A trial of a sweep has started or ended; `trials` are all of them, and the same list each time."""
+
+    job: str
+    trials: list[TrialRecord]
+
+
+Event = Reused | Started | TrialsChanged | Ended | Broken
 
 
 def work(
@@ -161,7 +170,7 @@ def work(
             # Before the event, which writes the record: that must not meet a disk that the copy is filling.
             given = make_folders(attempt)
             post(Started(job.name, attempt, key, identity, why, WarningLines(attempt.logs[0])))
-            end = _run(context, attempt, given)
+            end = _run(context, attempt, given, post)
             if not end.was_preempted:
                 break
             post(Ended(job.name, end))
@@ -200,14 +209,22 @@ def identity_of(job: LocalJob, key: JobKey, run_id: str, earlier_keys: Collectio
     return key.key if follows_from_key else f"{key.key}@{run_id}"
 
 
-def _run(context: RunContext, attempt: Attempt, given: Sequence[GivenInput]) -> AttemptEnd:
+def _run(
+    context: RunContext, attempt: Attempt, given: Sequence[GivenInput], post: Callable[[Event], None]
+) -> AttemptEnd:
     status: EndStatus = "FAILED"
     context.guardian.start()
     context.store.start_run(attempt.run, attempt.job.name)
     try:
         task = attempt.job.component.task
         if isinstance(task, Sweep):
-            end = run_sweep(attempt, task, context.store, context.cancellation)
+            end = run_sweep(
+                attempt,
+                task,
+                context.store,
+                context.cancellation,
+                lambda trials: post(TrialsChanged(attempt.job.name, trials)),
+            )
         else:
             end = launch(attempt, given, context.cancellation)
         if end.processes.was_canceled:

@@ -112,12 +112,12 @@ def _explain(attempt: Attempt, rank: int, code: int, cause: str | None) -> str:
     if cause is None:
         return f"{who} ended with exit code {code}"
     explained = f"{cause} ({who} ended with exit code {code})"
-    variable = _MISSING_VARIABLE.match(cause)
+    variable = _MISSING_VARIABLE.search(cause)
     if variable is not None and variable[1] in os.environ:
         return f"{explained}; jobs do not see your shell's {variable[1]}: give it in the job's environment_variables"
     if _NEEDS_GPUS.search(cause) and not (attempt.gpus or attempt.without_gpus):
         return f"{explained}; {_WITHOUT_GPUS}"
-    missing = _MISSING_MODULE.match(cause)
+    missing = _MISSING_MODULE.search(cause)
     if missing is None:
         return explained
     if attempt.image is not None:

@@ -21,7 +21,7 @@ from trainyard.rehearse.attempts import log_name
 from trainyard.rehearse.cancellation import canceled_by_signals
 from trainyard.rehearse.display import Display
 from trainyard.rehearse.errors import RunError
-from trainyard.rehearse.job_work import Broken, Ended, Event, Reused, RunContext, Started, work
+from trainyard.rehearse.job_work import Broken, Ended, Event, Reused, RunContext, Started, TrialsChanged, work
 from trainyard.rehearse.local_jobs import LocalJob, LocalPipeline
 from trainyard.rehearse.machine import available_processors, seen_at
 from trainyard.rehearse.outcome import WarningLines
@@ -39,6 +39,7 @@ from trainyard.settings.run_record import (
 )
 
 _TICK_SECONDS = 0.2
+_SECONDS_BETWEEN_WRITES_OF_TRIALS = 0.5
 _MOST_WARNINGS = 10
 _WITHOUT_RESULT: frozenset[Status] = frozenset({"failed", "canceled", "skipped"})
 _END_STATUSES: dict[Status, EndStatus] = {"completed": "FINISHED", "failed": "FAILED", "canceled": "KILLED"}
@@ -71,6 +72,7 @@ class Scheduler:
         self._warnings: dict[str, WarningLines] = {}
         self._clock_began = datetime.now(timezone.utc) - timedelta(seconds=time.monotonic())
         self._started = time.monotonic() - seconds_spent
+        self._has_new_trials, self._next_write_of_trials = False, 0.0
         self._process_limit = max(2, available_processors())
 
     def run(self, reused: Mapping[str, ReusedResult]) -> RunRecord:
@@ -152,9 +154,14 @@ class Scheduler:
         except queue.Empty:
             for name in list(self._warnings):
                 self._show_warnings(name)
+            if self._has_new_trials:
+                self._write_trials()
             return
         if isinstance(event, Started):
             self._on_started(event)
+            return
+        if isinstance(event, TrialsChanged):
+            self._on_trials_changed(event)
             return
         if isinstance(event, Ended) and event.end.was_preempted:
             self._on_preempted(event)
@@ -183,6 +190,18 @@ class Scheduler:
         job.attempts.append(AttemptRecord(started=started, cache_key=job.cache_key))
         self._warnings[event.job] = event.warnings
         self._keep(event.job)
+
+    def _on_trials_changed(self, event: TrialsChanged) -> None:
+        """Note the trials; they are written now and then, since a thousand would take longer to write than to run."""
+        self._record.jobs[event.job].trials = event.trials
+        self._has_new_trials = True
+        if time.monotonic() >= self._next_write_of_trials:
+            self._write_trials()
+
+    def _write_trials(self) -> None:
+        self._has_new_trials = False
+        self._next_write_of_trials = time.monotonic() + _SECONDS_BETWEEN_WRITES_OF_TRIALS
+        write_record(self._writer)
 
     def _on_preempted(self, event: Ended) -> None:
         job = self._record.jobs[event.job]
@@ -222,7 +241,6 @@ class Scheduler:
         status: Status = "completed" if end.reason is None else "failed"
         if end.processes.was_canceled:
             status = "canceled"
-        job.trials = end.trials or []
         self._note_faults(event)
         self._finish(event.job, job, status)
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import shutil
-from collections.abc import Mapping, Sequence
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -15,15 +18,21 @@ from trainyard.rehearse.launcher import launch
 from trainyard.rehearse.machine import available_processors
 from trainyard.rehearse.rank_processes import ProcessesEnded
 from trainyard.rehearse.reuse import link_or_copy
+from trainyard.rehearse.run_store import now
 from trainyard.rehearse.search_space import trial_component, trials
 from trainyard.rehearse.tracking_store import TrackingStore
 from trainyard.settings.run_record import TrialRecord
-from trainyard.spec.literals import ParameterValue
 from trainyard.spec.model import Sweep
 
 
-def run_sweep(attempt: Attempt, sweep: Sweep, store: TrackingStore, cancellation: Cancellation) -> AttemptEnd:
-    """Run the trials of a sweep, and take over the outputs of the best.
+def run_sweep(
+    attempt: Attempt,
+    sweep: Sweep,
+    store: TrackingStore,
+    cancellation: Cancellation,
+    on_change: Callable[[list[TrialRecord]], None],
+) -> AttemptEnd:
+    """Run the trials of a sweep, and take over the outputs of the best. `on_change` gets all trials at each change.
 
     The sweep fails when all trials fail, or when it has outputs and no trial logged the primary metric.
     """
@@ -34,46 +43,57 @@ def run_sweep(attempt: Attempt, sweep: Sweep, store: TrackingStore, cancellation
     log = attempt.logs[0]
     log.write_text(f"{len(drawn)} trials, {at_once} at a time, sampling: {sweep.sampling}\n", encoding="utf-8")
     limit = Cancellation(cancellation, sweep.timeout_seconds)
+    all_trials = [
+        TrialRecord(number, "waiting", dict(values), folder=f"trials/{number}", metric_name=sweep.primary_metric)
+        for number, values in enumerate(drawn)
+    ]
+    changing = threading.Lock()
+
+    def run_trial(trial: TrialRecord) -> None:
+        began = time.monotonic()
+        trial.status, trial.started = "running", now()
+        on_change(all_trials)
+        reason = limit.reason
+        if reason is None:
+            trial.metric, reason = _run_trial(attempt, sweep, trial, store, limit)
+        with changing, log.open("a", encoding="utf-8") as stream:
+            trial.status, trial.reason = ("completed", None) if reason is None else ("failed", reason)
+            trial.duration_s = round(time.monotonic() - began, 3)
+            best = _best(all_trials, sweep)
+            for each in all_trials:
+                each.is_best = each is best
+            stream.write(f"{_described(trial, sweep)}\n")
+        on_change(all_trials)
+
     with ThreadPoolExecutor(at_once) as pool:
-        futures = [
-            pool.submit(_run_trial, attempt, sweep, number, values, store, limit) for number, values in enumerate(drawn)
-        ]
-        ended = [future.result() for future in futures]
-    with log.open("a", encoding="utf-8") as stream:
-        stream.writelines(f"{_described(trial, sweep)}\n" for trial in ended)
-    processes = ProcessesEnded({trial.number: 0 if trial.reason is None else 1 for trial in ended})
+        for future in [pool.submit(run_trial, trial) for trial in all_trials]:
+            future.result()
+    processes = ProcessesEnded({trial.number: 0 if trial.reason is None else 1 for trial in all_trials})
     processes.was_canceled = cancellation.reason is not None
-    if processes.was_canceled:
-        return AttemptEnd(processes, cancellation.reason, trials=ended)
+    return AttemptEnd(processes, cancellation.reason or _take_over_best(attempt, sweep, all_trials))
+
+
+def _take_over_best(attempt: Attempt, sweep: Sweep, ended: Sequence[TrialRecord]) -> str | None:
+    """Take over the outputs of the best trial; return why the sweep has failed, if it has."""
     if not ended:
-        return AttemptEnd(processes, "it has no trials", trials=ended)
+        return "it has no trials"
     if all(trial.reason is not None for trial in ended):
-        why = f"all {len(ended)} trials failed, the first because: {ended[0].reason}"
-        return AttemptEnd(processes, why, trials=ended)
+        return f"all {len(ended)} trials failed, the first because: {ended[0].reason}"
     best = _best(ended, sweep)
     if best is None and attempt.job.component.outputs:
-        message = f"no trial logged its primary metric {sweep.primary_metric!r} with MLflow, so none is the best"
-        return AttemptEnd(processes, message, trials=ended)
+        return f"no trial logged its primary metric {sweep.primary_metric!r} with MLflow, so none is the best"
     if best is not None:
-        best.is_best = True
         _take_over(attempt, best)
-        with log.open("a", encoding="utf-8") as stream:
+        with attempt.logs[0].open("a", encoding="utf-8") as stream:
             stream.write(f"best: trial {best.number}\n")
-    return AttemptEnd(processes, trials=ended)
+    return None
 
 
 def _run_trial(
-    attempt: Attempt,
-    sweep: Sweep,
-    number: int,
-    drawn: Mapping[str, ParameterValue],
-    store: TrackingStore,
-    cancellation: Cancellation,
-) -> TrialRecord:
-    trial = TrialRecord(number, inputs=dict(drawn), folder=f"trials/{number}", metric_name=sweep.primary_metric)
-    if cancellation.reason is not None:
-        trial.status, trial.reason = "failed", cancellation.reason
-        return trial
+    attempt: Attempt, sweep: Sweep, trial: TrialRecord, store: TrackingStore, cancellation: Cancellation
+) -> tuple[float | None, str | None]:
+    """Run one trial; return the best value that it logged, if it did, and why it failed, if it did."""
+    number, drawn = trial.number, trial.inputs
     component = trial_component(attempt.job.component, sweep)
     run = replace(attempt.run, run_id=f"{attempt.run.run_id}_{number}")
     own = replace(
@@ -94,19 +114,20 @@ def _run_trial(
             own = replace(own, number=own.number + 1)
             end = launch(own, make_folders(own), cancellation)
     store.end_run(run, "FINISHED" if end.reason is None else "FAILED")
-    trial.status = "completed" if end.reason is None else "failed"
-    trial.reason, trial.attempts = end.reason, own.number
-    logged = store.metric(run, sweep.primary_metric)
-    if logged:
-        trial.metric = max(logged) if sweep.goal == "maximize" else min(logged)
-    return trial
+    trial.attempts = own.number
+    logged = [value for value in store.metric(run, sweep.primary_metric) if math.isfinite(value)]
+    return (_best_of(sweep)(logged) if logged else None), end.reason
 
 
 def _best(trials: Sequence[TrialRecord], sweep: Sweep) -> TrialRecord | None:
-    measured = {trial.metric: trial for trial in reversed(trials) if trial.reason is None and trial.metric is not None}
-    if not measured:
-        return None
-    return measured[max(measured) if sweep.goal == "maximize" else min(measured)]
+    """Return the best of the trials that have completed, of equal ones the first."""
+    completed = [trial for trial in reversed(trials) if trial.status == "completed"]
+    measured = {trial.metric: trial for trial in completed if trial.metric is not None}
+    return measured[_best_of(sweep)(measured)] if measured else None
+
+
+def _best_of(sweep: Sweep) -> Callable[[Iterable[float]], float]:
+    return max if sweep.goal == "maximize" else min
 
 
 def _described(trial: TrialRecord, sweep: Sweep) -> str:

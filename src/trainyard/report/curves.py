@@ -205,7 +205,7 @@ def draw_chart(look: Look, lines: Sequence[Line], width: float = _WIDTHS[0]) -> 
         return round(bottom - (value - value_range[0]) / (value_range[1] - value_range[0]) * (bottom - _TOP), 1)
 
     value_ticks = round_ticks(*value_range, about=5)
-    value_labels = _labels(value_ticks, look.is_share)
+    value_labels = axis_labels(value_ticks, is_share=look.is_share)
     step_ticks = [tick for tick in round_ticks(*step_range, about=5) if tick == int(tick)]
     step_distance = step_ticks[1] - step_ticks[0] if len(step_ticks) > 1 else 1.0
     not_finite = sum(not math.isfinite(value) for line in lines for _, value in line.points)
@@ -283,7 +283,7 @@ def _value_range(values: Sequence[float], look: Look) -> tuple[float, float]:
     return (low if look.from_zero else low - margin), high + margin
 
 
-def _labels(ticks: Sequence[float], is_share: bool) -> list[str]:
+def axis_labels(ticks: Sequence[float], *, is_share: bool = False) -> list[str]:
     """Return the ticks' labels, with as many decimals as they need to differ."""
     step = ticks[1] - ticks[0] if len(ticks) > 1 else abs(ticks[0]) or 1.0
     if is_share:

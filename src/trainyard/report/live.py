@@ -25,6 +25,7 @@ from urllib.parse import unquote
 
 from trainyard.errors import UsageError
 from trainyard.printing import plain_text
+from trainyard.report.job_results import MINI_BATCHES_FILE
 from trainyard.report.run_report import run_page
 from trainyard.settings.files import read_regular
 from trainyard.settings.run_record import MACHINE_USE_FILE, RECORD_FILE, RunRecord
@@ -66,7 +67,8 @@ class LivePage:
         files = [self.run_folder / RECORD_FILE]
         for name, job in record.jobs.items():
             files += [folder / "metrics.jsonl" for folder in job.output_folders(self.run_folder).values()]
-            files.append(self.run_folder / "jobs" / name / "system_logs" / MACHINE_USE_FILE)
+            folder = self.run_folder / "jobs" / name
+            files += [folder / "system_logs" / MACHINE_USE_FILE, folder / "data" / MINI_BATCHES_FILE]
             tracked = job.tracked_folder(self.run_folder)
             if tracked is not None and (tracked / "metrics").is_dir():
                 files += sorted((tracked / "metrics").iterdir())

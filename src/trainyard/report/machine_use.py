@@ -24,9 +24,9 @@ _TIME_UNITS = ((2 * 3600, 3600, "hours"), (2 * 60, 60, "minutes"), (0, 1, "secon
 
 @dataclass(frozen=True)
 class MachineUse:
-    """A job's use of the machine in its last attempt, or that of one trial of a sweep.
+    """A job's use of the machine in its last attempt; of a sweep, that of its trials together, without charts.
 
-    `charts` are empty for a short job, or one of many.
+    `charts` are empty for a short job, too, or one of many.
     """
 
     title: str
@@ -47,29 +47,42 @@ class _Samples:
 
 
 def machine_uses(run: RunRecord, run_folder: Path) -> list[MachineUse]:
-    """Return the use of the machine by each job, and each trial, that ran in this run and was sampled.
-
-    The longest have charts.
-    """
-    found = {
-        title: samples
-        for job in run.jobs.values()
-        if job.state != "reused"
-        for title, folder in _sampled_folders(job, run_folder / "jobs" / job.name).items()
-        if (samples := _read(folder / "system_logs" / MACHINE_USE_FILE)) is not None
-    }
-    longest = sorted(found, key=lambda title: -found[title].processors_busy[-1][0])[:_MOST_JOBS_DRAWN]
-    charts = {title: tuple(_charts(found[title])) for title in longest}
+    """Return the use of the machine by each job that ran in this run and was sampled. The longest have charts."""
+    found: dict[str, list[_Samples]] = {}
+    for job in run.jobs.values():
+        folders = _sampled_folders(job, run_folder / "jobs" / job.name) if job.state != "reused" else []
+        read = [_read(folder / "system_logs" / MACHINE_USE_FILE) for folder in folders]
+        found[job.name] = [samples for samples in read if samples is not None]
+    alone = {name: samples[0] for name, samples in found.items() if samples and not run.jobs[name].trials}
+    longest = sorted(alone, key=lambda name: -alone[name].processors_busy[-1][0])[:_MOST_JOBS_DRAWN]
+    charts = {name: tuple(_charts(alone[name])) for name in longest}
     return [
-        MachineUse(title, tuple(_figures(samples)), charts.get(title, ()), is_longest=title == longest[0])
-        for title, samples in found.items()
+        MachineUse(
+            name,
+            tuple(_figures_of_trials(samples) if run.jobs[name].trials else _figures(samples[0])),
+            charts.get(name, ()),
+            is_longest=name in longest[:1],
+        )
+        for name, samples in found.items()
+        if samples
     ]
 
 
-def _sampled_folders(job: JobRecord, folder: Path) -> dict[str, Path]:
-    """Return the folder of a job and those of a sweep's trials, by their titles."""
-    of_trials = {f"{job.name}, trial {each.number}": folder / "trials" / str(each.number) for each in job.trials}
-    return {job.name: folder, **of_trials}
+def _sampled_folders(job: JobRecord, folder: Path) -> list[Path]:
+    """Return the folder of a job, or those of a sweep's trials."""
+    return [folder / "trials" / str(trial.number) for trial in job.trials] or [folder]
+
+
+def _figures_of_trials(trials: list[_Samples]) -> list[Figure]:
+    """Return means over the time of all trials, and the highest peak of one."""
+    seconds = sum(samples.processors_busy[-1][0] for samples in trials)
+    busy = sum(_mean(samples.processors_busy) * samples.processors_busy[-1][0] for samples in trials)
+    peaks = [value for samples in trials for _, value in samples.memory_bytes]
+    return [
+        Figure("trials", str(len(trials))),
+        Figure("processors busy, a trial on average", f"{busy / max(seconds, 1e-9):.1f} of {trials[0].processors}"),
+        Figure("peak memory of a trial", memory(max(peaks))),
+    ]
 
 
 def _read(file: Path) -> _Samples | None:

@@ -21,10 +21,19 @@ from trainyard.report.drawings import (
     draw_timeline,
     most_frequent_mistakes,
 )
-from trainyard.report.job_results import Evaluation, JobResults, Metrics, Tracked, read_job_results, read_tracked
+from trainyard.report.job_results import (
+    Evaluation,
+    JobResults,
+    Metrics,
+    Tracked,
+    read_job_results,
+    read_mini_batches,
+    read_tracked,
+)
 from trainyard.report.machine_use import machine_uses
 from trainyard.report.page_templates import page_templates
 from trainyard.report.speed import Figure, speed_figures
+from trainyard.report.sweeps import SweepView, sweep_view
 from trainyard.settings import quantities
 from trainyard.settings.files import replace_text
 from trainyard.settings.run_record import InvalidRunRecord, JobRecord, RunRecord, read_run_record
@@ -75,6 +84,8 @@ class JobView:
     figures: list[Figure]
     heat_map: HeatMap | None
     mistakes: list[Confusion]
+    sweep: SweepView | None
+    mini_batches: list[Figure]
     tracked: Tracked | None
     tracked_charts: list[Chart]
     tracked_figures: list[Figure]
@@ -172,6 +183,8 @@ def _view(job: JobRecord, origins: dict[str, str], run_folder: Path) -> JobView:
         figures=evaluation_figures(results.evaluation) if results.evaluation else [],
         heat_map=draw_heat_map(confusion) if confusion else None,
         mistakes=most_frequent_mistakes(confusion) if confusion else [],
+        sweep=sweep_view(job),
+        mini_batches=_mini_batches(run_folder / "jobs" / job.name),
         tracked=tracked,
         tracked_charts=draw_tracked_charts(tracked.metrics) if tracked else [],
         tracked_figures=[
@@ -180,6 +193,18 @@ def _view(job: JobRecord, origins: dict[str, str], run_folder: Path) -> JobView:
         if tracked
         else [],
     )
+
+
+def _mini_batches(job_folder: Path) -> list[Figure]:
+    found = read_mini_batches(job_folder)
+    if found is None:
+        return []
+    failed = f"{quantities.count(found.failed)}, {quantities.count(found.allowed)} allowed"
+    return [
+        Figure("completed", f"{quantities.count(found.completed)} of {quantities.count(found.total)}"),
+        Figure("failed", failed if found.failed else "0"),
+        Figure("items per second", quantities.number(found.items_per_second)),
+    ]
 
 
 def _tracked(job: JobRecord, results: JobResults, run_folder: Path) -> Tracked | None:

@@ -11,13 +11,14 @@ import graphlib
 import json
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
 from trainyard.settings.files import read_regular, replace_text
+from trainyard.settings.quantities import number
 from trainyard.settings.typed_json import read_dataclass
 
 RUN_FORMAT = "trainyard.run/1"
@@ -68,7 +69,7 @@ class AttemptRecord:
 class TrialRecord:
     """A trial of a sweep: its inputs as drawn, the best value of the primary metric that it logged, or why it failed.
 
-    `folder` is relative to the sweep's.
+    `folder` is relative to the sweep's. While the sweep runs, the best is the best so far.
     """
 
     number: int
@@ -80,6 +81,19 @@ class TrialRecord:
     attempts: int = 1
     metric_name: str = ""
     is_best: bool = False
+    started: str | None = None
+    duration_s: float | None = None
+
+
+def trials_in_words(trials: Sequence[TrialRecord]) -> str:
+    """Return how far a sweep is: `31 of 50, 2 failed, best 0.235 by trial 7`."""
+    ended = [trial for trial in trials if trial.status not in ("waiting", "running")]
+    failed = sum(trial.status == "failed" for trial in ended)
+    best = next((trial for trial in trials if trial.is_best), None)
+    parts = [f"{len(ended)} of {len(trials)}"]
+    parts += [f"{failed} failed"] if failed else []
+    parts += [f"best {number(best.metric)} by trial {best.number}"] if best is not None else []
+    return ", ".join(parts)
 
 
 @dataclass
@@ -189,11 +203,13 @@ class RunRecord:
     def end(self, status: Status, reason: str) -> None:
         """End the record before its jobs have ended: running jobs become canceled, waiting ones skipped."""
         self.status, self.reason = status, reason
-        for job in self.jobs.values():
-            if job.status == "running":
-                job.status = "canceled"
-            elif job.status == "waiting":
-                job.status = "skipped"
+        records: list[JobRecord | TrialRecord] = [*self.jobs.values()]
+        records += [trial for job in self.jobs.values() for trial in job.trials]
+        for each in records:
+            if each.status == "running":
+                each.status = "canceled"
+            elif each.status == "waiting":
+                each.status = "skipped"
 
 
 def as_document(record: RunRecord) -> dict[str, Any]:

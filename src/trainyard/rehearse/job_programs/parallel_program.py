@@ -12,13 +12,14 @@ import glob
 import importlib.util
 import inspect
 import json
+import math
 import multiprocessing
 import os
 import re
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -65,30 +66,76 @@ class Worker:
 
 def main() -> int:
     """Run the job that the settings file describes; return the exit code."""
-    settings = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
+    file = Path(sys.argv[1]).absolute()
+    settings = json.loads(file.read_text(encoding="utf-8"))
     # The entry script sees only its own arguments and folder.
     sys.argv = [settings["entry_script"], *sys.argv[2:]]
     sys.path[0] = os.getcwd()
     batches = mini_batches(settings)
     print(f"{len(batches)} mini-batches, {settings['workers']} workers", flush=True)
-    results, failed = run_all(batches, settings)
+    arguments = predefined_arguments(sys.argv[1:])
+    limits = (settings["mini_batch_error_threshold"], int(arguments.allowed_failed_percent * len(batches) / 100))
+    most_batches = min(limit for limit in limits if limit >= 0)
+    progress = Progress(file.parent / "mini_batches.json", batches, most_batches)
+    results, failed = run_all(batches, settings, progress)
     write_rows([results[index][0] for index in sorted(results)], settings["append_row_to"])
     items = sum(len(batches[index]) - results[index][1] for index in results) + sum(len(batches[i]) for i in failed)
-    print(f"{len(results)} mini-batches completed, {len(failed)} failed", flush=True)
-    allowed = predefined_arguments(sys.argv[1:])
-    most_items = settings["error_threshold"] if allowed.error_threshold is None else allowed.error_threshold
-    for what, count, most in (
-        ("mini-batches", len(failed), settings["mini_batch_error_threshold"]),
-        ("mini-batches", len(failed), int(allowed.allowed_failed_percent * len(batches) / 100)),
-        ("items", max(0, items), most_items),
-    ):
-        if 0 <= most < count:
-            print(f"error: {count} {what} failed, more than the {most} that are allowed", file=sys.stderr)
-            return 1
+    most_items = settings["error_threshold"] if arguments.error_threshold is None else arguments.error_threshold
+    because = f": {list(failed.values())[-1]}" if failed else ""
+    if len(failed) > most_batches:
+        return refuse(f"{count_of(len(failed), 'mini-batch')} failed, {most_batches} allowed{because}")
+    if 0 <= most_items < items:
+        return refuse(f"{count_of(items, 'item')} failed, {most_items} allowed{because}")
     if batches and not results:
-        print("error: all mini-batches failed", file=sys.stderr)
-        return 1
+        return refuse(f"all mini-batches failed{because}")
     return 0
+
+
+def refuse(why: str) -> int:
+    """Say why the job fails, after all that its workers said; return its exit code."""
+    print(f"parallel: error: {why}", file=sys.stderr)
+    return 1
+
+
+def count_of(number: int, thing: str) -> str:
+    """Return `1 mini-batch` or `2 mini-batches`."""
+    plural = f"{thing}es" if thing.endswith("ch") else f"{thing}s"
+    return f"{number} {thing if number == 1 else plural}"
+
+
+class Progress:
+    """Tells how far the job is: now and then a line in its log, and the same as a file, which the report reads."""
+
+    SECONDS_BETWEEN = 0.5
+
+    def __init__(self, file: Path, batches: list[MiniBatch], most_failed: int) -> None:
+        self._file = file
+        self._batches = batches
+        self._most_failed = most_failed
+        self._began = time.monotonic()
+        self._told = -math.inf
+
+    def tell(self, results: Collection[int], failed: Collection[int]) -> None:
+        """Tell which mini-batches were completed and which failed, unless that was told a moment ago."""
+        now, ended, total = time.monotonic(), len(results) + len(failed), len(self._batches)
+        if ended < total and now - self._told < self.SECONDS_BETWEEN:
+            return
+        self._told = now
+        items = sum(len(self._batches[index]) for index in results)
+        rate = items / max(now - self._began, 1e-3)
+        said = f"{len(failed)} failed, {self._most_failed} allowed, " if failed else ""
+        print(f"{ended} of {count_of(total, 'mini-batch')}, {said}{rate:.4g} items per second", flush=True)
+        document = {
+            "format": "trainyard.mini_batches/1",
+            "total": total,
+            "completed": len(results),
+            "failed": len(failed),
+            "allowed": self._most_failed,
+            "items_per_second": rate,
+        }
+        written = self._file.with_suffix(".new")
+        written.write_text(json.dumps(document), encoding="utf-8")
+        written.replace(self._file)
 
 
 def predefined_arguments(arguments: list[str]) -> argparse.Namespace:
@@ -148,20 +195,22 @@ def files_of(source: Path, table: dict[str, Any] | None) -> list[Path]:
     return [path for path in found if path.is_file() and path.name != "MLTable"]
 
 
-def run_all(batches: list[MiniBatch], settings: dict[str, Any]) -> tuple[dict[int, tuple[str, int]], list[int]]:
-    """Return the rows and number of results of each mini-batch by its index, and those that failed every time.
+def run_all(
+    batches: list[MiniBatch], settings: dict[str, Any], progress: Progress
+) -> tuple[dict[int, tuple[str, int]], dict[int, str]]:
+    """Return by index the rows and number of results of mini-batches, and why others failed every time.
 
     A worker that takes too long, or dies, is replaced.
     """
     waiting, tries = list(range(len(batches))), [0] * len(batches)
     results: dict[int, tuple[str, int]] = {}
-    failed: list[int] = []
+    failed: dict[int, str] = {}
     workers = [start_worker(batches, settings) for _ in range(min(settings["workers"], len(batches)))]
 
-    def retry(index: int) -> None:
+    def retry(index: int, why: str) -> None:
         tries[index] += 1
         if tries[index] > settings["max_retries"]:
-            failed.append(index)
+            failed[index] = why
         else:
             waiting.append(index)
 
@@ -181,16 +230,18 @@ def run_all(batches: list[MiniBatch], settings: dict[str, Any]) -> tuple[dict[in
                     result = worker.connection.recv()
                 except EOFError:
                     result, is_late = None, True
-                if result is not None:
+                if isinstance(result, tuple):
                     results[index] = result
                 elif not is_late:
-                    retry(index)
+                    retry(index, result)
                 worker.index = None
             if is_late and index not in results:
-                print(f"mini-batch {index}: its worker ended or took too long", file=sys.stderr, flush=True)
+                why = f"mini-batch {index}: its worker ended or took too long"
+                print(why, file=sys.stderr, flush=True)
                 worker.process.kill()
-                retry(index)
+                retry(index, why)
                 workers[position] = start_worker(batches, settings)
+        progress.tell(results, failed)
     for worker in workers:
         if worker.process.is_alive():
             worker.connection.send(None)
@@ -240,9 +291,9 @@ def work(connection: Connection, batches: list[MiniBatch], settings: dict[str, A
         try:
             result = module.run(batch.data, context) if takes_context else module.run(batch.data)
             connection.send((as_rows(result), 0 if result is None else len(result)))
-        except Exception:
+        except Exception as error:
             traceback.print_exc()
-            connection.send(None)
+            connection.send(traceback.format_exception_only(type(error), error)[-1].strip())
     getattr(module, "shutdown", lambda: None)()
 
 
