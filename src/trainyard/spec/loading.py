@@ -191,6 +191,8 @@ LET_PASS = frozenset(
         "AML705",  # deepspeed-offload-against-stage
         "AML706",  # deepspeed-two-precisions
         "AML708",  # deepspeed-wrong-value
+        "AML709",  # deepspeed-refused-by-step
+        "AML710",  # deepspeed-against-settings
     }
 )
 

@@ -1,7 +1,7 @@
 """The settings of a job that runs one of Trainyard's steps: the value of each, and where it is written.
 
 A value comes from the overrides, else from a flag of the command (a port of the component, or a constant), else from
-the settings file, else from the default in the step's dataclass.
+the settings file, else from DeepSpeed's configuration, else from the default in the step's dataclass.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from trainyard.settings.step_fields import StepField
 from trainyard.settings.suggestions import closest
 from trainyard.settings.task_fields import TaskError, built_in_step_fields, task_fields
 from trainyard.settings.written_settings import OVERRIDES, SETTINGS, value_of_plain_scalar, value_of_text, value_of_yaml
+from trainyard.spec.deepspeed_settings import DeepSpeedFile, read_deepspeed_file
 from trainyard.spec.diagnostic import Span, SpecError
 from trainyard.spec.documents import Document, Entry, Node, Value, describe, parse_document
 from trainyard.spec.expressions import ExpressionError, bindings_in
@@ -95,7 +96,8 @@ epochs: 3
     + _TRAIN,
 )
 
-Origin = Literal["overrides", "command", "file", "default"]
+_DEEPSPEED = "deepspeed_config"
+Origin = Literal["overrides", "command", "file", "deepspeed", "default"]
 
 
 @dataclass(frozen=True)
@@ -320,6 +322,7 @@ class StepSettings:
             ("overrides", lambda each: _in_layer(self.overrides, each, self._key(each))),
             ("command", self._from_command),
             ("file", lambda each: _in_layer(self.file, each, self._key(each))),
+            ("deepspeed", self._from_deepspeed),
         )
         for origin, read in readers:
             found = read(of)
@@ -346,6 +349,23 @@ class StepSettings:
         if "${{" not in word.text:
             found = found._replace(written=self._written(of.name), key=self._key(of))
         return self._typed(of, found)
+
+    @cached_property
+    def deepspeed(self) -> DeepSpeedFile | None:
+        """DeepSpeed's configuration; None for a step without, and where it cannot be read."""
+        field = self.own.get(_DEEPSPEED)
+        given = self._from_command(field) if field is not None else None
+        if not isinstance(given, Known) or isinstance(given.value, JobOutput):
+            return None
+        if isinstance(given.value, DataPath):
+            return read_deepspeed_file(_settings_path(given.value.text, given.written.span))
+        code = self._component.code
+        return read_deepspeed_file(code / str(given.value)) if code is not None else None
+
+    def _from_deepspeed(self, of: StepField) -> Resolved | None:
+        if self.deepspeed is None or of.kind != "parameter":
+            return None
+        return self.deepspeed.value(of, self._key(of))
 
     def _from_elsewhere(self, of: StepField) -> Resolved | None:
         """An input of the setting's name: a text with flags in it may give its value."""

@@ -11,6 +11,7 @@ import torch
 from rank_processes import training_arguments
 
 from trainyard.settings.batch_arithmetic import divide_batch
+from trainyard.settings.deepspeed_configuration import configured_settings
 from trainyard.settings.steps.training import TrainDeepSpeed
 from trainyard.steps import train_deepspeed
 from trainyard.steps.runtime.errors import StepError
@@ -77,9 +78,18 @@ def test_auto_and_missing_values_come_from_the_step(tmp_path: Path) -> None:
             "the step's setting",
         ),
         (
-            {"optimizer": {"type": "AdamW"}},
-            "optimizer is not supported: the step has its own AdamW, also for offload; set --learning-rate and "
-            "--weight-decay; remove it",
+            {"optimizer": {"type": "Lion"}},
+            'optimizer.type is "Lion"; only "AdamW" or "Adam" is supported: the step has one AdamW, for every engine',
+        ),
+        (
+            {"optimizer": {"type": "AdamW", "params": {"learning_rate": 1}}},
+            "unknown key optimizer.params.learning_rate; expected one of adam_w_mode, amsgrad, betas, bias_correction, "
+            "eps, foreach, fused, lr, maximize, set_grad_none, torch_adam, weight_decay",
+        ),
+        (
+            {"scheduler": {"type": "WarmupLR", "params": {"warmup_type": "log"}}},
+            'scheduler.params.warmup_type is "log"; only "linear" is supported: the step\'s learning rate rises '
+            "along a line from zero",
         ),
         ({"zero_optimisation": {}}, "unknown key zero_optimisation; did you mean zero_optimization?"),
         (
@@ -119,6 +129,87 @@ def test_what_deepspeed_does_not_support_is_reported_in_one_line(
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"trainyard.steps.train_deepspeed: error: {file}: {complaint}")
     assert not (tmp_path / "model").exists()
+
+
+AS_PEOPLE_HAVE_IT = {
+    "fp16": {"enabled": False},
+    "bf16": {"enabled": True},
+    "optimizer": {"type": "AdamW", "params": {"lr": 3e-5, "betas": [0.8, 0.99], "eps": "auto"}},
+    "scheduler": {"type": "WarmupDecayLR", "params": {"warmup_num_steps": 1, "total_num_steps": 3}},
+    "gradient_clipping": 0.5,
+    "train_micro_batch_size_per_gpu": 4,
+    "gradient_accumulation_steps": 2,
+    "zero_optimization": {"stage": 1},
+}
+
+
+def test_a_configuration_gives_the_settings_that_the_step_is_not_given(
+    digits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Through the step, whose log names each setting with the key that it comes from."""
+    file = tmp_path / "zero.json"
+    file.write_text(json.dumps(AS_PEOPLE_HAVE_IT))
+    arguments = [*training_arguments(digits, tmp_path), "--deepspeed-config", file, "--weight-decay", "0.1"]
+    assert train_deepspeed.main([str(argument) for argument in arguments]) == 0
+    log = capsys.readouterr().out
+    found = {words[0]: words[1:] for words in map(str.split, log.splitlines()) if len(words) > 2}
+    place = f"{tmp_path.name}/zero.json:"
+    assert found["learning_rate"] == ["3e-05", place, "optimizer.params.lr"]
+    assert found["adam_beta1"] == ["0.8", place, "optimizer.params.betas"]
+    assert found["learning_rate_schedule"] == ["linear", place, "scheduler.type"]
+    assert found["warmup_steps"] == ["1", place, "scheduler.params.warmup_num_steps"]
+    assert found["max_steps"] == ["3", place, "scheduler.params.total_num_steps"]
+    assert found["precision"] == ["bf16", place, "bf16.enabled"]
+    assert found["global_batch_size"] == ["8", place, "gradient_accumulation_steps"]
+    assert found["weight_decay"] == ["0.1", "--weight-decay"]
+    assert "trained 3 steps" in log
+
+
+def test_what_an_optimizer_leaves_out_is_deepspeeds_default_and_auto_is_the_steps() -> None:
+    params = {"lr": "auto", "betas": "auto"}
+    found = configured_settings({"optimizer": {"type": "Adam", "params": params}}, world_size=4)
+    assert {name: each.value for name, each in found.items()} == {"weight_decay": 0.0, "adam_epsilon": 1e-8}
+    cosine = {"scheduler": {"type": "WarmupCosineLR", "params": {"total_num_steps": "auto"}}}
+    assert {name: each.value for name, each in configured_settings(cosine, world_size=4).items()} == {
+        "learning_rate_schedule": "cosine",
+        "warmup_steps": 1000,
+        "minimum_learning_rate_fraction": 0.0001,
+    }
+
+
+@pytest.mark.parametrize(
+    ("config", "flags", "complaint"),
+    [
+        (
+            {"optimizer": {"type": "AdamW", "params": {"lr": 3e-5}}},
+            ("--learning-rate", "0.01"),
+            "optimizer.params.lr gives learning_rate 3e-05, but the step has 0.01 (--learning-rate); ",
+        ),
+        (
+            {"scheduler": {"type": "WarmupLR"}},
+            ("--learning-rate-schedule", "cosine"),
+            'scheduler.type gives learning_rate_schedule "constant", but the step has "cosine" (--learning-rate-sch',
+        ),
+        (
+            {"optimizer": {"type": "AdamW", "params": {"weight_decay": -1}}},
+            (),
+            "optimizer.params.weight_decay: -1 is below the minimum of 0",
+        ),
+    ],
+)
+def test_what_contradicts_the_steps_settings_is_refused_with_both(
+    digits: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    config: dict[str, Any],
+    flags: tuple[str, ...],
+    complaint: str,
+) -> None:
+    file = tmp_path / "zero.json"
+    file.write_text(json.dumps(config))
+    arguments = [*training_arguments(digits, tmp_path), "--deepspeed-config", file, *flags]
+    assert train_deepspeed.main([str(argument) for argument in arguments]) == 1
+    assert f"error: {file}: {complaint}" in capsys.readouterr().err
 
 
 def test_a_frozen_parameter_is_named() -> None:

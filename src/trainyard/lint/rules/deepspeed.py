@@ -14,11 +14,13 @@ from typing import NamedTuple
 from trainyard.lint.checks import LintContext, check, known_words
 from trainyard.lint.placements import Placement
 from trainyard.project_files import names_in, read_text
+from trainyard.settings.deepspeed_configuration import is_same, refusals
 from trainyard.settings.suggestions import closest, did_you_mean, only_close
 from trainyard.spec.diagnostic import Diagnostic, Related, Span, SpecError
 from trainyard.spec.documents import Document, Node, describe, parse_document, shorten
 from trainyard.spec.expressions import only_binding
 from trainyard.spec.parsed import is_address
+from trainyard.spec.resolved import Known
 from trainyard.spec.rule import Rule
 from trainyard.spec.rules import DUPLICATE_KEY
 from trainyard.spec.shell_words import Word, simple_commands
@@ -83,8 +85,12 @@ def _deepspeed(placement: Placement, context: LintContext) -> Iterator[Diagnosti
         elif found is not None and (repeated := [each for each in found.problems if each.rule == DUPLICATE_KEY.id]):
             yield from repeated
         elif found is not None:
-            yield from chain(_unknown_keys(found), _batch_arithmetic(found, placement), _offload(found))
-            yield from chain(_two_precisions(found), _bf16_without_hardware(found, placement), _wrong_values(found))
+            of_file = chain(_unknown_keys(found), _offload(found), _two_precisions(found), _wrong_values(found))
+            of_use = chain(_batch_arithmetic(found, placement), _bf16_without_hardware(found, placement))
+            reported = [*of_file, *of_use]
+            yield from reported
+            places = {each.span for each in reported}
+            yield from (each for each in _against_step(found, placement) if each.span not in places)
 
 
 DEEPSPEED_CONFIG_NOT_JSON = Rule("AML702", "deepspeed-config-not-json", "error").explained(
@@ -339,6 +345,84 @@ _VALUES: dict[tuple[str, ...], tuple[Callable[[object], bool], str]] = {
     ("fp16", "enabled"): (_is_boolean, "true or false"),
     ("bf16", "enabled"): (_is_boolean, "true or false"),
 }
+
+
+_STEP = """\
+type: pipeline
+settings: {default_compute: azureml:gpus}
+jobs:
+  train:
+    component: ./train.yaml
+    inputs:
+      data: {type: uri_folder, path: "azureml:text:1"}
+      deepspeed_config: {type: uri_file, path: ds.json}
+%s=== train.yaml
+type: command
+name: train
+is_deterministic: false
+command: >-
+  python -m trainyard.steps.train_deepspeed --data '${{inputs.data}}' --deepspeed-config '${{inputs.deepspeed_config}}'
+  --global-batch-size 128 $[[ --learning-rate ${{inputs.learning_rate}} ]]
+environment: azureml:torch:3
+distribution: {type: pytorch, process_count_per_instance: 4}
+resources: {shm_size: 64g}
+inputs:
+  data: {type: uri_folder}
+  deepspeed_config: {type: uri_file}
+  learning_rate: {type: number, optional: true}
+"""
+DEEPSPEED_REFUSED_BY_STEP = Rule("AML709", "deepspeed-refused-by-step", "error").explained(
+    summary="train_deepspeed refuses this part of a DeepSpeed configuration.",
+    why="Trainyard's step has an optimizer, schedules and checkpoints of its own, which every engine shares. What "
+    "contradicts them it refuses, once the machines are running and paid for. The list is the step's own.",
+    example=_STEP % ""
+    + """\
+=== ds.json
+{
+  "train_batch_size": "auto",
+  "optimizer": {"type": ‹"Lion"⇒"AdamW"›, "params": {"lr": 0.0001}}
+}
+""",
+)
+DEEPSPEED_AGAINST_SETTINGS = Rule("AML710", "deepspeed-against-settings", "error").explained(
+    summary="A DeepSpeed configuration and the job give train_deepspeed different values of one setting.",
+    why="The learning rate, batch sizes, precision and others may be given by either; the step refuses two that "
+    'differ, rather than train with one of them. "auto" in the configuration takes the step\'s.',
+    example=_STEP % "      learning_rate: 3.0e-4\n"
+    + """\
+=== ds.json
+{
+  "train_batch_size": "auto",
+  "optimizer": {"type": "AdamW", "params": {"lr": ‹0.0001⇒"auto"›}}
+}
+""",
+)
+
+
+def _against_step(document: Document, placement: Placement) -> Iterator[Diagnostic]:
+    """What Trainyard's own step would refuse of the configuration, and what the job says otherwise."""
+    settings = placement.use.step_settings
+    file = settings.deepspeed if settings is not None else None
+    if settings is None or file is None or file.document.file != document.file:
+        return
+    precision, compiled = settings.value("precision"), settings.value("compile")
+    known_precision = str(precision.value) if isinstance(precision, Known) else None
+    is_compiled = isinstance(compiled, Known) and compiled.value is True
+    for refusal in refusals(file.data, precision=known_precision, compiled=is_compiled):
+        if refusal.is_unknown and "." not in refusal.path and refusal.path not in TOP_LEVEL_KEYS:
+            continue
+        message, _, advice = refusal.message.partition("; ")
+        hint = f"{advice[:1].upper()}{advice[1:]}." if advice else ""
+        yield DEEPSPEED_REFUSED_BY_STEP.at(file.span(refusal.path), message, hint)
+    for name, configured in file.settings.items():
+        given = settings.value(name)
+        if not configured.is_written or configured.value is None or not isinstance(given, Known):
+            continue
+        if settings.origin(name) != "default" and not is_same(given.value, configured.value):
+            message = f"{configured}, but the job has {given.written.text}"
+            related = [Related(given.written.span, f"{name} is given here")]
+            hint = 'Write "auto" here, or change one of them.'
+            yield DEEPSPEED_AGAINST_SETTINGS.at(file.span(configured.path), message, hint, related)
 
 
 def _read_json(file: Path) -> Document | Diagnostic | None:

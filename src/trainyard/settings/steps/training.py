@@ -327,7 +327,8 @@ class TrainDeepSpeed(Training):
     """Train a model with DeepSpeed: ZeRO 0 to 3, with offload to main memory, as its configuration file says."""
 
     deepspeed_config: Path = input_file()
-    """DeepSpeed's configuration as JSON. Where it says "auto", the value comes from this step's settings."""
+    """DeepSpeed's configuration as JSON. Where it says "auto", the value comes from this step's settings; what else it
+    says of optimizer, schedule, precision and batch is taken where this step is not given another."""
 
     task: str = parameter("language_modeling", port=True, on_resume="identity")
 

@@ -76,11 +76,6 @@ class DeepSpeedEngine(Engine):
         config = read_deepspeed_config(settings, batch)
         import_deepspeed()
         check_sections(settings.deepspeed_config, config)
-        if settings.compile and config["zero_optimization"]["stage"] == 3:
-            raise StepError(
-                f"{settings.deepspeed_config}: --compile true does not work with zero_optimization.stage 3, whose "
-                "hooks cannot be compiled; use stage 2, or train_fsdp"
-            )
 
     def __init__(self, parts: EngineParts) -> None:
         settings, self.world, self._parts = parts.settings, parts.world, parts

@@ -1,0 +1,69 @@
+"""The settings that DeepSpeed's configuration gives a step, with where each is written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trainyard.project_files import read_text
+from trainyard.settings.deepspeed_configuration import (
+    RENDERED_HEADER,
+    ConfiguredSetting,
+    configured_settings,
+    in_json,
+    refusals,
+)
+from trainyard.settings.step_fields import StepField
+from trainyard.settings.written_settings import value_of_text
+from trainyard.spec.diagnostic import Span, SpecError
+from trainyard.spec.documents import Document, Value, parse_document
+from trainyard.spec.resolved import Known, Resolved, Unknown
+
+
+@dataclass(frozen=True)
+class DeepSpeedFile:
+    """A configuration file, and the settings that it gives; none where the step refuses it."""
+
+    document: Document
+    data: Mapping[str, Any]
+    settings: Mapping[str, ConfiguredSetting]
+
+    def span(self, path: str) -> Span:
+        """Where a value such as `bf16.enabled` is written; of one that is left out, the section that it belongs to."""
+        keys = path.split(".")
+        while keys and self.document.root.find(*keys) is None:
+            keys.pop()
+        return self.document.value_span(keys)
+
+    def value(self, of: StepField, key: str) -> Resolved | None:
+        """What the file says of a setting; None if it says nothing, or nothing that the step would take."""
+        configured = self.settings.get(of.name)
+        if configured is None:
+            return None
+        span = self.span(configured.path)
+        if configured.value is None:
+            return Unknown(f"{configured.path} and the number of processes give it", span)
+        try:
+            value = value_of_text(of, str(configured.value))
+        except ValueError:
+            return None
+        return Known(value, Value(value, span, in_json(configured.value)), key)
+
+
+def read_deepspeed_file(file: Path) -> DeepSpeedFile | None:
+    """Read a configuration; None if there is none, or it is not a JSON object."""
+    try:
+        text = read_text(file, encoding="utf-8-sig")
+        data = json.loads(text)
+        # JSON is YAML, except for tabs between its tokens.
+        document = parse_document(file, text.replace("\t", " "))
+    except (OSError, ValueError, RecursionError, SpecError):
+        return None
+    if not isinstance(data, dict):
+        return None
+    data.pop(RENDERED_HEADER, None)
+    is_refused = any(refusals(data, precision=None, compiled=False))
+    return DeepSpeedFile(document, data, {} if is_refused else configured_settings(data, world_size=None))
