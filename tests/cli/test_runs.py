@@ -69,15 +69,85 @@ def test_compare_prints_what_differs_and_writes_a_page(
 @pytest.mark.parametrize(
     ("names", "words"),
     [
-        (["first"], "expected 2 to 3 runs to compare, got 1"),
+        (["first"], "expected 2 to 6 runs to compare, got 1"),
         (["first", "secnd"], "unknown run 'secnd'. Did you mean 'second'?"),
-        (["first"] * 4, "expected 2 to 3 runs to compare, got 4"),
+        (["first"] * 7, "expected 2 to 6 runs to compare, got 7"),
     ],
 )
-def test_compare_needs_two_or_three_runs(trainyard: Run, two_runs: Path, names: list[str], words: str) -> None:
+def test_compare_needs_two_to_six_runs(trainyard: Run, two_runs: Path, names: list[str], words: str) -> None:
     outcome = trainyard("runs", "compare", *names)
     assert (outcome.exit_code, outcome.stdout) == (2, "")
     assert words in outcome.stderr
+
+
+LOGS = """\
+type: pipeline
+inputs: {rate: 0.1}
+jobs:
+  fit:
+    type: command
+    command: python fit.py ${{inputs.rate}}
+    code: src
+    environment: azureml:any:1
+    inputs: {rate: "${{parent.inputs.rate}}"}
+"""
+FIT = """\
+import json, os, sys
+from mlflow import MlflowClient
+client, run, rate = MlflowClient(), os.environ["MLFLOW_RUN_ID"], float(sys.argv[1])
+client.log_param(run, "depth", 3)
+client.set_tag(run, "owner", "ada")
+for step in range(3):
+    client.log_metric(run, "rmse", rate * (3 - step), step=step)
+client.log_table(run, {"store": ["a", "b"], "error": [rate, 0.5]}, "worst.json")
+"""
+
+
+def test_what_jobs_log_with_mlflow_is_listed_sorted_shown_and_compared_and_of_reused_jobs_too(
+    trainyard: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src/fit.py").write_text(FIT)
+    (tmp_path / "fit.yaml").write_text(LOGS)
+    for name, rate in (("high", 0.4), ("low", 0.2), ("again", 0.4)):
+        run = trainyard("run", "fit.yaml", "--name", name, "--set", f"inputs.rate={rate}")
+        assert run.exit_code == 0, run.stderr
+    assert trainyard("runs", "clean", "--keep", "2", "--yes").exit_code == 0  # what `again` has reused is gone
+
+    listed = trainyard("runs", "list", "--columns", "run,rate,depth", "--metric", "rmse", "--sort", "rmse")
+    assert [line.split() for line in listed.stdout.splitlines()] == [
+        ["run", "rate", "depth", "rmse"],
+        ["low", "0.2", "3", "0.2"],
+        ["again", "0.4", "3", "0.4"],
+    ]
+    downwards = trainyard("runs", "list", "--sort", "rmse", "--descending", "--format", "json")
+    assert [(run["name"], run["metrics"]) for run in json.loads(downwards.stdout)] == [
+        ("again", {"rmse": 0.4}),
+        ("low", {"rmse": 0.2}),
+    ]
+    wrong = trainyard("runs", "list", "--metric", "rmes")
+    assert (wrong.exit_code, wrong.stdout) == (2, "")
+    assert "no run has a metric or parameter 'rmes'. Did you mean 'rmse'?" in wrong.stderr
+
+    shown = [line.split() for line in trainyard("runs", "show", "again").stdout.splitlines()]
+    for line in (
+        ["fit", "completed", "0", "s", "reused", "from", "high"],
+        ["fit", "rmse", "0.4"],
+        ["fit", "owner", "ada"],
+    ):
+        assert line in shown
+    assert ["fit", "worst.json", "table", "of", "2", "rows"] in shown
+
+    compared = trainyard("runs", "compare", "again", "low", "--out", "page.html").stdout
+    assert ["fit:", "rmse", "0.4", "0.2"] in [line.split() for line in compared.splitlines()]
+    page = (tmp_path / "page.html").read_text()
+    assert "rmse by step. A: first 1.2, last 0.4" in page
+    assert "B: first 0.6, last 0.2" in page
+    report = (tmp_path / ".trainyard/runs/again/report.html").read_text()
+    assert '<caption class="mono">worst.json</caption>' in report
+    assert "<td>ada</td>" in report
 
 
 def test_clean_shows_what_it_would_delete_and_deletes_only_with_yes(trainyard: Run, two_runs: Path) -> None:

@@ -6,7 +6,7 @@ import json
 import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import click
@@ -19,12 +19,15 @@ from trainyard.printing import plain_text
 from trainyard.rehearse.run_store import bytes_held_alone, find_run, list_runs, log_files, read_record, runs_to_clean
 from trainyard.rehearse.run_store import clean as remove_runs
 from trainyard.report.comparison import MOST_RUNS, Comparison, Row, compare, write_comparison
+from trainyard.report.job_results import Tracked, logged_by
 from trainyard.report.live import LivePage, served
+from trainyard.report.run_index import IndexedRun, check_columns, sorted_by
 from trainyard.report.run_report import summarise
-from trainyard.settings.quantities import counted, duration, memory, moment
+from trainyard.settings.quantities import counted, duration, memory, moment, number
 from trainyard.settings.run_record import RunRecord, as_document
 from trainyard.terminal import print_facts, program, short, table
 
+_COLUMNS = ("run", "status", "started", "took")
 _FORMATS = ("text", "json")
 _SECONDS_BETWEEN_LOOKS = 0.3
 _LABEL_WIDTH = 34
@@ -45,18 +48,38 @@ def runs() -> None:
 
 
 @runs.command("list")
+@click.option("--metric", "metrics", multiple=True, metavar="NAME", help="Also the last value of this metric.")
+@click.option("--columns", metavar="A,B", help="Only these: run, pipeline, status, started, took, metrics, parameters.")
+@click.option("--sort", metavar="COLUMN", help="By any of these, whether shown or not.")
+@click.option("--descending", is_flag=True, help="The highest first.")
 @click.option("--format", "output_format", type=OneOf(_FORMATS), default="text", show_default=True)
-def runs_list(output_format: str) -> None:
-    """List all runs, newest first."""
+def runs_list(
+    metrics: tuple[str, ...], columns: str | None, sort: str | None, descending: bool, output_format: str
+) -> None:
+    """List all runs, newest first, or sorted by a metric or parameter that jobs logged or took.
+
+    \b
+    Examples:
+      trainyard runs list --metric test_accuracy --sort test_accuracy --descending
+      trainyard runs list --columns run,learning_rate,validation_loss --sort validation_loss
+    """
     folder = working_folder.runs_folder()
     found = list_runs(folder, lambda text: click.echo(f"warning: left out: {text}", err=True))
+    named = [*(columns.split(",") if columns else _COLUMNS), *metrics]
+    indexed = [IndexedRun(record) for record in found]
+    if sort is not None:
+        indexed = sorted_by(indexed, sort, descending=descending)
     if output_format == "json":
-        click.echo(json.dumps([as_document(record) for record in found], indent=2))
+        documents = [
+            {**as_document(run.record), **({"metrics": run.metrics} if metrics or columns or sort else {})}
+            for run in indexed
+        ]
+        click.echo(json.dumps(documents, indent=2))
     elif not found:
         click.echo(f"no runs in {short(folder)} yet; start one with `{program()} run FILE`", err=True)
     else:
-        rows = [(*_named(record), duration(record.duration_s)) for record in found]
-        click.echo(table(("run", "status", "started", "took"), rows))
+        check_columns(indexed, named)
+        click.echo(table(tuple(named), [tuple(run.text(name) for name in named) for run in indexed]))
 
 
 @runs.command("show")
@@ -66,7 +89,8 @@ def runs_show(name: str | None, output_format: str) -> None:
     """Show one run (without NAME, the newest): its jobs, and where its files are."""
     record = find_run(working_folder.runs_folder(), name)
     if output_format == "json":
-        click.echo(json.dumps(as_document(record), indent=2))
+        run = IndexedRun(record)
+        click.echo(json.dumps({**as_document(record), "metrics": run.metrics, "parameters": run.parameters}, indent=2))
         return
     took = duration(record.duration_s)
     click.echo(f"{record.name}: {record.status}, started {moment(record.started_at)}, took {took}")
@@ -75,7 +99,18 @@ def runs_show(name: str | None, output_format: str) -> None:
         for job, state in record.jobs.items()
     ]
     click.echo(table(("job", "status", "took", ""), rows))
+    logged = [(name, *pair) for name, job in record.jobs.items() for pair in _logged(logged_by(job, record.folder))]
+    if logged:
+        click.echo(f"\n{table(('job', 'logged', 'value'), logged)}\n")
     print_facts(summarise(record))
+
+
+def _logged(tracked: Tracked) -> Iterator[tuple[str, str]]:
+    """Yield the name and the last value, text, size or place of what a job logged."""
+    yield from ((name, number(points[-1][1])) for name, points in tracked.metrics.series.items())
+    yield from (tracked.parameters | tracked.tags).items()
+    yield from ((each.name, f"table of {counted(each.total, 'row')}") for each in tracked.tables)
+    yield from ((image.name, str(short(image.file))) for image in tracked.images)
 
 
 @runs.command("logs")
@@ -100,10 +135,10 @@ def runs_logs(name: str | None, job: str | None, rank: int | None, follow: bool)
 
 
 @runs.command("compare")
-@click.argument("names", nargs=-1, required=True, metavar="A B [C]")
+@click.argument("names", nargs=-1, required=True, metavar="A B …")
 @click.option("--out", type=PathOf("file"), metavar="FILE", help="Where the page goes.")
 def runs_compare(names: tuple[str, ...], out: Path | None) -> None:
-    """Compare two or three runs: settings that differ, results and times here, curves over each other on a page.
+    """Compare two to six runs: settings that differ, results and times here, curves over each other on a page.
 
     \b
     Example:

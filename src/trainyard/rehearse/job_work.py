@@ -157,7 +157,7 @@ def work(
         why = _reason_to_run(context, job, is_restarted=bool(earlier_keys))
         earlier, problem = cache.find(key, context.folder) if why is None else (None, None)
         if earlier is not None:
-            link_result(earlier, context.job_folder(job.name))
+            take_over(context, job.name, earlier)
             cache.remember_result(key, earlier.identity, context.folder, context.name, job.name)
             _publish(context, job)
             post(Reused(job.name, earlier, key, attempt.command))
@@ -185,6 +185,17 @@ def work(
         post(Broken(job.name, str(error)))
     except BaseException as error:
         post(Broken(job.name, f"internal error: {error!r}", error))
+
+
+def take_over(context: RunContext, job: str, earlier: EarlierResult) -> None:
+    """Put an earlier job's outputs and logs into a job's folder, and what it logged with MLflow into a run of its own.
+
+    Raise `RunError` when these cannot be written.
+    """
+    link_result(earlier, context.job_folder(job))
+    tracked = earlier.made.tracked_folder(earlier.run_folder) if earlier.made is not None else None
+    if tracked is not None:
+        context.store.take_over(tracked, context.identity.of_job(job), job)
 
 
 def _reason_to_run(context: RunContext, job: LocalJob, *, is_restarted: bool) -> str | None:

@@ -26,6 +26,7 @@ from trainyard.rehearse.job_code import code_of_job
 from trainyard.rehearse.local_data import LocalPath
 from trainyard.rehearse.local_jobs import LocalJob, WrittenValue
 from trainyard.settings.files import files_beneath, os_error_reason
+from trainyard.settings.run_record import InvalidRunRecord, JobRecord, read_run_record
 from trainyard.spec.documents import Value
 from trainyard.spec.model import Component, Environment
 from trainyard.spec.resolved import JobOutput
@@ -52,6 +53,19 @@ class EarlierResult:
     run: str
     job: str
     identity: str
+
+    @property
+    def made(self) -> JobRecord | None:
+        """How the earlier job is recorded; None if it no longer is."""
+        return _jobs_of(self.run_folder).get(self.job)
+
+
+@functools.lru_cache(maxsize=4)
+def _jobs_of(run_folder: Path) -> Mapping[str, JobRecord]:
+    try:
+        return read_run_record(run_folder).jobs
+    except InvalidRunRecord:
+        return {}
 
 
 def job_key(

@@ -21,11 +21,21 @@ from trainyard.rehearse.attempts import log_name
 from trainyard.rehearse.cancellation import canceled_by_signals
 from trainyard.rehearse.display import Display
 from trainyard.rehearse.errors import RunError
-from trainyard.rehearse.job_work import Broken, Ended, Event, Reused, RunContext, Started, TrialsChanged, work
+from trainyard.rehearse.job_work import (
+    Broken,
+    Ended,
+    Event,
+    Reused,
+    RunContext,
+    Started,
+    TrialsChanged,
+    take_over,
+    work,
+)
 from trainyard.rehearse.local_jobs import LocalJob, LocalPipeline
 from trainyard.rehearse.machine import available_processors, seen_at
 from trainyard.rehearse.outcome import WarningLines
-from trainyard.rehearse.reuse import EarlierResult, link_result
+from trainyard.rehearse.reuse import EarlierResult
 from trainyard.rehearse.run_store import hold_lock, now, write_record
 from trainyard.rehearse.selection import ReusedResult, Selection
 from trainyard.rehearse.tracking_store import EndStatus
@@ -97,7 +107,7 @@ class Scheduler:
         self._context.store.start_run(self._context.identity, self._record.name)
         self._display.run_started(self._record)
         for name, result in reused.items():
-            link_result(result.earlier, self._context.job_folder(name))
+            take_over(self._context, name, result.earlier)
             self._describe_as_made(self._record.jobs[name], result.record)
             self._take_over(name, result.earlier, result.why)
         for name in self._jobs:  # in their order
@@ -181,8 +191,7 @@ class Scheduler:
         job.status, job.reuse = "running", event.why
         job.started = job.started or self._as_time(self._start_moments[event.job])
         job.cache_key, job.key_parts, job.identity = event.key.key, event.key.parts, event.identity
-        tracked = self._context.store.folder_of(self._context.identity.of_job(event.job))
-        job.tracking = os.path.relpath(tracked.resolve(), self._record.folder)
+        job.tracking = self._tracking_of(event.job)
         job.command = attempt.command
         job.image = str(attempt.image) if attempt.image is not None else None
         job.logs = [log.relative_to(self._context.seen_folder).as_posix() for log in attempt.logs]
@@ -190,6 +199,10 @@ class Scheduler:
         job.attempts.append(AttemptRecord(started=started, cache_key=job.cache_key))
         self._warnings[event.job] = event.warnings
         self._keep(event.job)
+
+    def _tracking_of(self, name: str) -> str:
+        tracked = self._context.store.folder_of(self._context.identity.of_job(name))
+        return os.path.relpath(tracked.resolve(), self._record.folder)
 
     def _on_trials_changed(self, event: TrialsChanged) -> None:
         """Note the trials; they are written now and then, since a thousand would take longer to write than to run."""
@@ -284,6 +297,8 @@ class Scheduler:
         job = self._record.jobs[name]
         job.status, job.started, job.duration_s = "completed", now(), 0.0
         job.reused_from, job.reuse, job.identity = earlier.run, why, earlier.identity
+        job.trials = earlier.made.trials if earlier.made is not None else []
+        job.tracking = self._tracking_of(name)
         logs = [f"jobs/{name}/user_logs/{log_name(rank, job.processes)}" for rank in range(job.processes)]
         job.logs = [log for log in logs if (self._record.folder / log).exists()]
         self._keep(name)

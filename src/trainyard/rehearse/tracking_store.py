@@ -79,6 +79,18 @@ class TrackingStore:
         with _writing(self.folder):
             _set(self.folder_of(run), status=_STATUS_CODES[status], end_time=_milliseconds())
 
+    def take_over(self, source: Path, run: RunIdentity, name: str) -> None:
+        """Make a run of what another has logged, whose folder may be removed; nothing if it has logged nothing."""
+        logged = [source / part for part in ("metrics", "params", "artifacts") if any(source.glob(f"{part}/*"))]
+        if not logged:
+            return
+        self.start_run(run, name)
+        with _writing(self.folder):
+            for part in (*logged, source / "tags"):
+                own = shutil.ignore_patterns("mlflow.runName", "mlflow.parentRunId")
+                shutil.copytree(part, self.folder_of(run) / part.name, symlinks=True, ignore=own, dirs_exist_ok=True)
+        self.end_run(run, "FINISHED")
+
     def metric(self, run: RunIdentity, name: str) -> list[float]:
         """Return the values of a metric that a run has logged, in their order; empty if it has not."""
         try:

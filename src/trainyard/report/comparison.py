@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from string import ascii_uppercase
 from typing import Any, TypeVar
 
 import trainyard
 from trainyard.report.curves import STYLES, Chart, draw_compared_charts
-from trainyard.report.job_results import JobResults, Metrics, read_job_results
+from trainyard.report.job_results import Image, JobResults, Metrics, Tracked, logged_by, read_job_results
 from trainyard.report.page_templates import page_templates
 from trainyard.report.speed import speed_figures
 from trainyard.settings import quantities
@@ -21,6 +22,8 @@ from trainyard.settings.run_record import JobRecord, RunRecord
 _Name = TypeVar("_Name")
 _Results = Mapping[str, Mapping[str, JobResults]]
 """Of each run, by its letter, the results of its jobs."""
+
+_Logged = Mapping[str, Mapping[str, Tracked]]
 
 MOST_RUNS = len(STYLES)
 ABSENT = "–"
@@ -41,10 +44,11 @@ class Row:
 
 @dataclass(frozen=True)
 class ComparedTraining:
-    """The curves of the trainings of the same job."""
+    """The curves of the same job in each run, and the pictures that it logged, each with the run's letter."""
 
     job: str
     charts: tuple[Chart, ...]
+    pictures: tuple[tuple[str, Image], ...]
 
 
 @dataclass(frozen=True)
@@ -61,16 +65,24 @@ class Comparison:
 def compare(records: Sequence[RunRecord]) -> Comparison:
     """Return what two to MOST_RUNS runs have in common and what not."""
     assert 2 <= len(records) <= MOST_RUNS
-    runs = dict(zip("ABC", records, strict=False))
+    runs = dict(zip(ascii_uppercase, records, strict=False))
     results = {letter: _results(record) for letter, record in runs.items()}
+    logged = {letter: _logged(record) for letter, record in runs.items()}
     jobs = list(dict.fromkeys(job for record in records for job in record.jobs))
-    drawn = {job: draw_compared_charts(_metrics_of(job, results)) for job in jobs}
+    trainings = [
+        ComparedTraining(
+            job,
+            tuple(draw_compared_charts(_metrics_of(job, logged), own=_of_our_trainings(job, results))),
+            tuple((letter, image) for letter in runs for image in logged[letter].get(job, Tracked()).images),
+        )
+        for job in jobs
+    ]
     return Comparison(
         runs,
-        settings=tuple(row for row in _settings(runs, results, jobs) if row.differs),
-        results=tuple(_figures(results, jobs)),
+        settings=tuple(row for row in (*_settings(runs, results, jobs), *_noted(logged, jobs)) if row.differs),
+        results=tuple(_figures(results, logged, jobs)),
         times=tuple(_times(runs, results, jobs)),
-        trainings=tuple(ComparedTraining(job, tuple(charts)) for job, charts in drawn.items() if charts),
+        trainings=tuple(each for each in trainings if each.charts or each.pictures),
     )
 
 
@@ -84,10 +96,22 @@ def _results(record: RunRecord) -> dict[str, JobResults]:
     return {name: read_job_results(job.output_folders(record.folder)) for name, job in record.jobs.items()}
 
 
-def _metrics_of(job: str, results: _Results) -> dict[str, Metrics]:
+def _logged(record: RunRecord) -> dict[str, Tracked]:
+    return {name: logged_by(job, record.folder) for name, job in record.jobs.items()}
+
+
+def _metrics_of(job: str, logged: _Logged) -> dict[str, Metrics]:
     """Return a job's metrics in each run, without series where there are none: curves keep the style of their run."""
-    found = {letter: of_run.get(job) for letter, of_run in results.items()}
-    return {letter: (of_job and of_job.metrics) or Metrics({}) for letter, of_job in found.items()}
+    return {letter: of_run.get(job, Tracked()).metrics for letter, of_run in logged.items()}
+
+
+def _noted(logged: _Logged, jobs: Sequence[str]) -> Iterable[Row]:
+    """Yield the parameters and tags that jobs logged with MLflow."""
+    for job in jobs:
+        of_runs = [of_run.get(job, Tracked()) for of_run in logged.values()]
+        for kind, texts in (("params", [run.parameters for run in of_runs]), ("tags", [run.tags for run in of_runs])):
+            for name in _names(texts):
+                yield _row(f"jobs.{job}.{kind}.{name}", (each.get(name) for each in texts))
 
 
 def _row(label: str, values: Iterable[Any], write: Callable[[Any], str] = quantities.as_text) -> Row:
@@ -129,36 +153,32 @@ def _names(mappings: Iterable[Mapping[_Name, Any]]) -> list[_Name]:
     return list(dict.fromkeys(name for mapping in mappings for name in mapping))
 
 
-def _figures(results: _Results, jobs: Sequence[str]) -> Iterable[Row]:
+def _figures(results: _Results, logged: _Logged, jobs: Sequence[str]) -> Iterable[Row]:
+    """Yield of each job what is compared of its curves, the figures of its evaluation, and what it logged itself."""
     for job in jobs:
-        of_runs = [of_run.get(job) for of_run in results.values()]
-        evaluations = [_evaluated(found) for found in of_runs]
-        for split, name in _names(evaluations):
-            values = [figures.get((split, name)) for figures in evaluations]
-            yield _row(f"{job}: {split} {name.replace('_', ' ')}", values, partial(quantities.figure, name))
-        for series, label, choose in _OF_CURVES:
-            curves = [found.metrics.series.get(series) if found and found.metrics else None for found in of_runs]
-            if any(curves):
-                chosen = [choose([value for _, value in points]) if points else None for points in curves]
-                yield _row(f"{job}: {label}", chosen, partial(quantities.figure, label))
+        series = [metrics.series for metrics in _metrics_of(job, logged).values()]
+        telemetry = _of_our_trainings(job, results) - _OF_CURVES.keys()
+        for name in (name for name in _names(series) if name not in telemetry):
+            label, choose = _OF_CURVES.get(name, (name.replace("_", " "), lambda values: values[-1]))
+            values = [choose([value for _, value in each[name]]) if name in each else None for each in series]
+            yield _row(f"{job}: {label}", values, partial(quantities.figure, label))
 
 
-def _evaluated(results: JobResults | None) -> dict[tuple[str, str], float]:
-    """Return the figures of a job's evaluation by split and name."""
-    evaluation = results.evaluation if results else None
-    return {(evaluation.split, name): value for name, value in evaluation.figures.items()} if evaluation else {}
+def _of_our_trainings(job: str, results: _Results) -> set[str]:
+    found = [of_run[job].metrics for of_run in results.values() if job in of_run]
+    return {name for metrics in found if metrics is not None for name in metrics.series}
 
 
 def _finite(values: Iterable[float]) -> Iterable[float]:
     return filter(math.isfinite, values)
 
 
-_OF_CURVES: tuple[tuple[str, str, Callable[[Sequence[float]], float]], ...] = (
-    ("loss", "last training loss", lambda values: values[-1]),
-    ("validation_loss", "best validation loss", lambda values: min(_finite(values), default=math.nan)),
-    ("validation_accuracy", "best validation accuracy", lambda values: max(_finite(values), default=math.nan)),
-)
-"""Name of the series, label of the row, and the value that is compared."""
+_OF_CURVES: dict[str, tuple[str, Callable[[Sequence[float]], float]]] = {
+    "loss": ("last training loss", lambda values: values[-1]),
+    "validation_loss": ("best validation loss", lambda values: min(_finite(values), default=math.nan)),
+    "validation_accuracy": ("best validation accuracy", lambda values: max(_finite(values), default=math.nan)),
+}
+"""By the name of the series, the label of the row and the value that is compared."""
 
 
 def _times(runs: Mapping[str, RunRecord], results: _Results, jobs: Sequence[str]) -> Iterable[Row]:

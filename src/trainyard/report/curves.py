@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any
@@ -15,7 +15,7 @@ MOST_POINTS = 600
 _BUCKETS = 195  # at most three points of each are kept
 _MARKED_POINTS = 40
 _LEAST_RELATIVE_RANGE = 1e-4
-STYLES = ("first", "second", "third")
+STYLES = ("first", "second", "third", "fourth", "fifth", "sixth")
 _COMPARED_ROWS = 2
 """What was learned and how the training went; times are compared as figures."""
 
@@ -125,19 +125,27 @@ def draw_charts(metrics: Metrics) -> list[list[Chart]]:
     return [row for row in rows if row]
 
 
-def draw_compared_charts(of_runs: Mapping[str, Metrics]) -> list[Chart]:
-    """Return a chart per series that any of the runs has, with a curve for each run; at most as many as STYLES."""
-    charts = []
+def draw_compared_charts(of_runs: Mapping[str, Metrics], own: Collection[str] = ()) -> list[Chart]:
+    """Return a chart per series that any of the runs has, with a curve for each run; at most as many as STYLES.
+
+    Of the series that our trainings write (`own`) only those that tell what was learned and how it went.
+    """
+    looks: dict[str, tuple[Look, str]] = {}
     for kind in (kind for row in _CHARTS[:_COMPARED_ROWS] for kind in row):
         for name, label in kind.series.items():
-            lines = [
-                Line(run, style, metrics.series[name])
-                for (run, metrics), style in zip(of_runs.items(), STYLES, strict=False)
-                if name in metrics.series and kind.unless not in metrics.series
-            ]
             title = f"{label} {kind.title}".capitalize() if len(kind.series) > 1 else kind.title
-            if lines:
-                charts.append(draw_chart(replace(kind, title=title), lines, _WIDTHS[-1]))
+            looks[name] = replace(kind, title=title), kind.unless
+    logged = [name for metrics in of_runs.values() for name, points in metrics.series.items() if len(points) > 1]
+    looks |= {name: (Look(name), "") for name in sorted({*logged} - {*own} - looks.keys())}
+    charts = []
+    for name, (look, unless) in looks.items():
+        lines = [
+            Line(run, style, metrics.series[name])
+            for (run, metrics), style in zip(of_runs.items(), STYLES, strict=False)
+            if name in metrics.series and unless not in metrics.series
+        ]
+        if lines:
+            charts.append(draw_chart(look, lines, _WIDTHS[-1]))
     return charts
 
 

@@ -9,13 +9,16 @@ from __future__ import annotations
 import base64
 import json
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from trainyard.settings.files import is_file_within, read_regular
-from trainyard.settings.quantities import EVALUATION_COUNTS, EVALUATION_FORMAT, counted
+from trainyard.settings.quantities import EVALUATION_COUNTS, EVALUATION_FORMAT, as_text, counted
+from trainyard.settings.run_record import JobRecord
 
 Parsed = TypeVar("Parsed")
 
@@ -29,6 +32,7 @@ _LARGEST_BYTES = 1 << 30
 _IMAGE_TYPES = {".png": "png", ".jpg": "jpeg", ".jpeg": "jpeg", ".gif": "gif", ".webp": "webp", ".svg": "svg+xml"}
 _MOST_IMAGES = 12
 _LARGEST_IMAGE_BYTES = 2 << 20
+_LARGEST_TABLE_BYTES, _MOST_ROWS = 16 << 20, 50
 
 MINI_BATCHES_FILE = "mini_batches.json"
 """In `data` of a parallel job; rehearse/job_programs/parallel_program.py writes it."""
@@ -348,20 +352,65 @@ def _logged_step(line: str) -> dict[str, Any] | None:
 
 @dataclass(frozen=True)
 class Image:
-    """An image artifact: its name, and its content as an address that a page can show without a network."""
+    """An image artifact."""
 
     name: str
-    address: str
+    file: Path
+
+    @property
+    def address(self) -> str:
+        """Its content as an address that a page can show without a network."""
+        return _picture_address(self.file)
+
+
+@dataclass(frozen=True)
+class LoggedTable:
+    """A table artifact of `mlflow.log_table`: its name, its columns, and its first rows of so many."""
+
+    name: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Any, ...], ...]
+    total: int
 
 
 @dataclass(frozen=True)
 class Tracked:
-    """What one run of MLflow holds; `more_images` are too many or too large for the page."""
+    """What one run of MLflow holds, without its own tags; `more_images` are too many or too large for the page."""
 
-    parameters: dict[str, str]
-    metrics: Metrics
-    images: tuple[Image, ...]
-    more_images: int
+    parameters: dict[str, str] = field(default_factory=dict)
+    metrics: Metrics = field(default_factory=lambda: Metrics({}))
+    tags: dict[str, str] = field(default_factory=dict)
+    images: tuple[Image, ...] = ()
+    more_images: int = 0
+    table_files: tuple[tuple[str, Path], ...] = ()
+
+    @property
+    def tables(self) -> list[LoggedTable]:
+        """Its tables, as far as they can be read: JSON with `columns` and `data`."""
+        found = []
+        for name, file in self.table_files:
+            with suppress(OSError, ValueError, TypeError, LookupError, RecursionError):
+                document = json.loads(read_regular(file, _LARGEST_TABLE_BYTES))
+                rows, columns = document["data"], tuple(map(str, document["columns"]))
+                found.append(LoggedTable(name, columns, tuple(tuple(row) for row in rows[:_MOST_ROWS]), len(rows)))
+        return found
+
+
+def logged_by(job: JobRecord, run_folder: Path) -> Tracked:
+    """Return what a job logged with MLflow, the metrics in the outputs of ours, and those of a sweep's best trial."""
+    folder = job.tracked_folder(run_folder)
+    tracked = read_tracked(folder) if folder is not None else Tracked()
+    parameters, series = dict(tracked.parameters), dict(tracked.metrics.series)
+    results = read_job_results(job.output_folders(run_folder))
+    if results.metrics:
+        series |= results.metrics.series
+    if results.evaluation:
+        split = results.evaluation.split
+        series |= {f"{split}_{name}": ((0.0, value),) for name, value in results.evaluation.figures.items()}
+    for best in (trial for trial in job.trials if trial.is_best and trial.metric is not None):
+        parameters |= {name: as_text(value) for name, value in best.inputs.items()}
+        series[best.metric_name] = ((0.0, float(best.metric or 0)),)
+    return replace(tracked, parameters=parameters, metrics=Metrics(series))
 
 
 def read_tracked(folder: Path) -> Tracked:
@@ -370,15 +419,24 @@ def read_tracked(folder: Path) -> Tracked:
     The format is that of mlflow.store.tracking.file_store: a file per parameter, a file per metric with a line `time
     value step` for each value, and artifacts as files. Names with a slash are in folders.
     """
-    artifacts = folder / "artifacts"
-    files = [file for _, file in _files(artifacts) if file.suffix.lower() in _IMAGE_TYPES]
-    shown = [file for file in files if file.stat().st_size <= _LARGEST_IMAGE_BYTES][:_MOST_IMAGES]
+    artifacts = dict(_files(folder / "artifacts"))
+    pictures = {name: file for name, file in artifacts.items() if file.suffix.lower() in _IMAGE_TYPES}
+    small = [name for name, file in pictures.items() if file.stat().st_size <= _LARGEST_IMAGE_BYTES]
+    shown = small[:_MOST_IMAGES]
+    tags = _texts(folder / "tags")
+    listed_as_tables = re.findall(r'"path": "([^"]+\.json)", "type": "table"', tags.get("mlflow.loggedArtifacts", ""))
     return Tracked(
-        parameters={name: file.read_text("utf-8", errors="replace") for name, file in _files(folder / "params")},
+        parameters=_texts(folder / "params"),
         metrics=Metrics({name: points for name, file in _files(folder / "metrics") if (points := _points(file))}),
-        images=tuple(Image(file.relative_to(artifacts).as_posix(), _picture_address(file)) for file in shown),
-        more_images=len(files) - len(shown),
+        tags={name: text for name, text in tags.items() if not name.startswith("mlflow.")},
+        images=tuple(Image(name, pictures[name]) for name in shown),
+        more_images=len(pictures) - len(shown),
+        table_files=tuple((name, file) for name, file in artifacts.items() if name in listed_as_tables),
     )
+
+
+def _texts(folder: Path) -> dict[str, str]:
+    return {name: file.read_text("utf-8", errors="replace") for name, file in _files(folder)}
 
 
 def _files(folder: Path) -> Iterator[tuple[str, Path]]:

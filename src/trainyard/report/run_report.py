@@ -221,7 +221,7 @@ def _tracked(job: JobRecord, results: JobResults, run_folder: Path) -> Tracked |
         known |= {f"{results.evaluation.split}_{name}" for name in results.evaluation.figures}
     parameters = {} if results.settings else found.parameters
     series = {name: points for name, points in found.metrics.series.items() if name not in known}
-    if not (parameters or series or found.images):
+    if not (parameters or series or found.images or found.tags or found.tables):
         return None
     return replace(found, parameters=parameters, metrics=Metrics(series))
 

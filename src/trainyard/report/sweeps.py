@@ -17,9 +17,7 @@ _LONGEST_NAME = 16
 _RATIO_OF_LOGARITHMIC = 50.0
 """Numbers above 0 that differ by this factor are drawn on a logarithmic axis."""
 
-_HEIGHT, _TOP, _BOTTOM = 260.0, 34.0, 14.0
 _BETWEEN_AXES, _SIDE = 150.0, 76.0
-_PLOT_WIDTH, _PLOT_HEIGHT, _PLOT_LEFT, _PLOT_MARGIN, _PLOT_BOTTOM = 326.0, 220.0, 58.0, 14.0, 40.0
 
 
 @dataclass(frozen=True)
@@ -32,13 +30,20 @@ class Axis:
 
 
 @dataclass(frozen=True)
-class TrialLine:
-    """A trial through all axes; `strength` 0…1 is the greater, the closer its metric is to the best."""
+class DrawnTrial:
+    """A trial as a line (the path) or a point; `strength` 0…1 is the greater, the closer its metric is to the best."""
 
-    path: str
-    kind: str
-    strength: float
+    trial: TrialRecord
     tooltip: str
+    path: str = ""
+    strength: float = 1.0
+    x: float = 0.0
+    y: float = 0.0
+
+    @property
+    def kind(self) -> str:
+        """The trial's status, or that it is the best."""
+        return "best" if self.trial.is_best else self.trial.status
 
 
 @dataclass(frozen=True)
@@ -46,21 +51,9 @@ class ParallelCoordinates:
     """One axis for each parameter, and one for the metric."""
 
     width: float
-    height: float
-    top: float
-    bottom: float
     axes: tuple[Axis, ...]
-    lines: tuple[TrialLine, ...]
-
-
-@dataclass(frozen=True)
-class TrialPoint:
-    """A trial in a plot."""
-
-    x: float
-    y: float
-    kind: str
-    tooltip: str
+    lines: tuple[DrawnTrial, ...]
+    height, top, bottom = 260.0, 34.0, 246.0
 
 
 @dataclass(frozen=True)
@@ -68,16 +61,10 @@ class Plot:
     """The metric (upwards) against one parameter."""
 
     parameter: str
-    metric: str
-    width: float
-    height: float
-    left: float
-    right: float
-    top: float
-    bottom: float
     columns: tuple[Tick, ...]
     rows: tuple[Tick, ...]
-    points: tuple[TrialPoint, ...]
+    points: tuple[DrawnTrial, ...]
+    width, height, left, right, top, bottom = 326.0, 220.0, 58.0, 312.0, 14.0, 180.0
 
 
 @dataclass(frozen=True)
@@ -167,74 +154,52 @@ def _in_words(trial: TrialRecord, metric: str) -> str:
     return "\n".join([f"trial {trial.number}{', the best' if trial.is_best else ''}", *inputs, measured, *took])
 
 
-def _kind(trial: TrialRecord) -> str:
-    return "best" if trial.is_best else trial.status
-
-
 def _parallel_coordinates(trials: Sequence[TrialRecord], parameters: Sequence[str], metric: str) -> ParallelCoordinates:
     """Draw trials that have ended; one without a metric ends at the last parameter."""
     columns = [[trial.inputs[name] for trial in trials if name in trial.inputs] for name in parameters]
     metrics = [value for trial in trials if (value := _metric_of(trial)) is not None]
     scales = [_Scale(column) for column in (*columns, metrics)]
-    bottom = _HEIGHT - _BOTTOM
     places = [_SIDE + index * _BETWEEN_AXES for index in range(len(scales))]
+    top, bottom = ParallelCoordinates.top, ParallelCoordinates.bottom
 
-    def y(scale: _Scale, value: Any) -> float:
-        return round(bottom - scale.place(value) * (bottom - _TOP), 1)
+    def y(place: float) -> float:
+        return round(bottom - place * (bottom - top), 1)
 
     best = next((value for trial in trials if trial.is_best and (value := _metric_of(trial)) is not None), metrics[0])
     spread = max(abs(value - best) for value in metrics) or 1.0
     lines = []
     for trial in sorted(trials, key=lambda each: each.is_best):  # the best on top
-        value = _metric_of(trial)
-        values = [*(trial.inputs.get(name) for name in parameters), value]
-        stops = [(x, y(scale, v)) for x, scale, v in zip(places, scales, values, strict=True) if v is not None]
-        distance = abs((value if value is not None else best) - best) / spread
+        measured = _metric_of(trial)
+        values = [*(trial.inputs.get(name) for name in parameters), measured]
+        stops = [(x, y(scale.place(v))) for x, scale, v in zip(places, scales, values, strict=True) if v is not None]
         path = "M" + "L".join(f"{x},{height}" for x, height in stops)
-        lines.append(TrialLine(path, _kind(trial), round(0.85 - 0.65 * distance, 2), _in_words(trial, metric)))
-    return ParallelCoordinates(
-        width=places[-1] + _SIDE,
-        height=_HEIGHT,
-        top=_TOP,
-        bottom=bottom,
-        axes=tuple(
-            Axis(label, x, tuple(Tick(round(bottom - at * (bottom - _TOP), 1), name) for at, name in scale.ticks()))
-            for label, x, scale in zip((*map(_shortened, parameters), _shortened(metric)), places, scales, strict=True)
-        ),
-        lines=tuple(lines),
-    )
+        distance = abs((measured if measured is not None else best) - best) / spread
+        lines.append(DrawnTrial(trial, _in_words(trial, metric), path, strength=round(0.85 - 0.65 * distance, 2)))
+    axes = [
+        Axis(_shortened(label), x, tuple(Tick(y(at), name) for at, name in scale.ticks()))
+        for label, x, scale in zip((*parameters, metric), places, scales, strict=True)
+    ]
+    return ParallelCoordinates(places[-1] + _SIDE, tuple(axes), tuple(lines))
 
 
 def _plot(measured: Sequence[TrialRecord], parameter: str, metric: str) -> Plot:
     found = [trial for trial in measured if parameter in trial.inputs]
     across, upwards = _Scale([trial.inputs[parameter] for trial in found]), _Scale([trial.metric for trial in found])
-    right, bottom = _PLOT_WIDTH - _PLOT_MARGIN, _PLOT_HEIGHT - _PLOT_BOTTOM
 
     def x(place: float) -> float:
-        return round(_PLOT_LEFT + 6 + place * (right - _PLOT_LEFT - 12), 1)
+        return round(Plot.left + 6 + place * (Plot.right - Plot.left - 12), 1)
 
     def y(place: float) -> float:
-        return round(bottom - 6 - place * (bottom - _PLOT_MARGIN - 12), 1)
+        return round(Plot.bottom - 6 - place * (Plot.bottom - Plot.top - 12), 1)
 
     points = [
-        TrialPoint(
-            x(across.place(trial.inputs[parameter])),
-            y(upwards.place(trial.metric)),
-            _kind(trial),
+        DrawnTrial(
+            trial,
             _in_words(trial, metric),
+            x=x(across.place(trial.inputs[parameter])),
+            y=y(upwards.place(trial.metric)),
         )
         for trial in sorted(found, key=lambda each: each.is_best)
     ]
-    return Plot(
-        parameter,
-        metric,
-        width=_PLOT_WIDTH,
-        height=_PLOT_HEIGHT,
-        left=_PLOT_LEFT,
-        right=right,
-        top=_PLOT_MARGIN,
-        bottom=bottom,
-        columns=tuple(Tick(x(at), label) for at, label in across.ticks()),
-        rows=tuple(Tick(y(at), label) for at, label in upwards.ticks()),
-        points=tuple(points),
-    )
+    columns = tuple(Tick(x(at), label) for at, label in across.ticks())
+    return Plot(parameter, columns, tuple(Tick(y(at), label) for at, label in upwards.ticks()), tuple(points))
