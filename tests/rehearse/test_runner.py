@@ -64,6 +64,16 @@ def test_jobs_run_in_the_order_of_their_bindings_and_pass_files(workspace: Any, 
     validate(record.folder)
 
 
+def test_titles_of_jobs_are_kept_where_they_are_not_ambiguous(workspace: Any) -> None:
+    uses = workspace.component("say", "echo hello")
+    titles = {"first": "Say hello", "second": "Say hello", "third": "Say goodbye"}
+    jobs = {name: {"component": uses, "display_name": title} for name, title in titles.items()}
+    record = workspace.run(workspace.pipeline(jobs, display_name="Greetings"))
+
+    assert record.display_name == "Greetings"
+    assert [job.title for job in record.jobs.values()] == ["first", "second", "Say goodbye"]
+
+
 def test_independent_jobs_overlap(workspace: Any, output_of: Any) -> None:
     note = workspace.component("note", "python note_times.py '${{outputs.times}}'", outputs={"times": "uri_folder"})
 

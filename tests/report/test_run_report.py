@@ -182,14 +182,21 @@ def test_nothing_is_loaded_from_elsewhere(make_failed_run: MakeRun) -> None:
 
 
 def test_a_failed_run_shows_the_reason_and_the_last_lines(make_failed_run: MakeRun) -> None:
-    text = text_of(write_report(make_failed_run().finish()))
+    folder = make_failed_run()
+    reason = folder.run["jobs"]["train"]["reason"]
+    folder.run["jobs"]["train"]["attempts"][-1]["reason"] = reason
+    folder.run["reason"] = f"train failed: {reason}"
+    page = write_report(folder.finish())
+    text = text_of(page)
 
     assert "train failed rank 1 ended with exit code 1 after 8.2 s; the other rank was ended" in text
+    outside_graphs = re.sub(r"(?s)<title>.*?</title>", "", page.read_text())
+    assert outside_graphs.count(reason) == 1
     assert "Last lines of rank 1: step 90 loss 0.4127 1,231 samples/s DataError: shard" in text
     assert "preempted: a checkpoint was committed" in text
     assert "0: -15, 1: 1" in text
     assert "Validation accuracy 98.3 % at step 80" in text
-    assert "No job of this run wrote evaluation.json" in text
+    assert "Evaluation" not in text
 
 
 def test_a_running_run_has_a_page(make_wide_run: MakeRun) -> None:
@@ -200,7 +207,22 @@ def test_a_running_run_has_a_page(make_wide_run: MakeRun) -> None:
     for state in ("completed", "reused", "failed", "canceled", "running", "waiting", "skipped"):
         assert f" {state} " in text
     assert "2 nodes × 8 = 16 processes" in text
-    assert "No job of this run wrote metrics.jsonl" in text
+    assert "Training" not in text
+    assert "Sweep" not in text
+
+
+def test_titles_are_display_names(empty_run: Any) -> None:
+    """What is named twice keeps its name: `new_record` leaves ambiguous titles out."""
+    empty_run.run["display_name"] = "Taxi fares"
+    empty_run.add_job("train", display_name="Train the model", status="failed", reason="why")
+    empty_run.add_job("score")
+    text = text_of(write_report(empty_run.finish()))
+
+    assert text.startswith("Taxi fares · ")
+    assert "Run of the pipeline Taxi fares" in text
+    assert "Train the model failed why" in text
+    assert "Train the model train failed" in text, "details have the name for commands as well"
+    assert "score completed" in text
 
 
 def test_a_page_compiles_no_template_that_was_compiled_before(

@@ -131,7 +131,8 @@ class Display:
         if record.status == "completed":
             self._line(f"run {record.name} completed in {duration(record.duration_s)}")
         else:
-            why = f": {record.reason}" if record.reason else ""
+            is_told = any(job.status == "failed" for job in record.jobs.values())
+            why = f": {record.reason}" if record.reason and not is_told else ""
             self._print(f"{_clock()} run {record.name} {record.status} after {duration(record.duration_s)}{why}")
 
     def close(self) -> None:

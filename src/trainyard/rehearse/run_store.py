@@ -11,7 +11,8 @@ import re
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
 from itertools import count
@@ -44,6 +45,7 @@ _LARGEST_COMPARED_BYTES = 64 * 2**20
 def new_record(name: str, folder: Path, resolved: LocalPipeline) -> RunRecord:
     """Return the record of a run that has not begun: every job waiting. Its id is the name and a random part."""
     pipeline = resolved.pipeline
+    titles = Counter(job.use.job.display_name for job in resolved.jobs.values())
     return RunRecord(
         name=name,
         id=f"{name}-{uuid.uuid4().hex[:12]}",
@@ -54,8 +56,9 @@ def new_record(name: str, folder: Path, resolved: LocalPipeline) -> RunRecord:
         experiment=pipeline.experiment_name or pipeline.name,
         inputs=dict(resolved.inputs),
         outputs={port: _output_path(source) for port, source in resolved.outputs.items()},
-        jobs={job.name: _new_job(job) for job in resolved.jobs.values()},
+        jobs={job.name: _new_job(job, titles) for job in resolved.jobs.values()},
         notes=list(resolved.notes),
+        display_name=pipeline.display_name,
         folder=folder,
     )
 
@@ -65,8 +68,8 @@ def now() -> str:
     return datetime.now(timezone.utc).isoformat()
 
 
-def _new_job(job: LocalJob) -> JobRecord:
-    component = job.component
+def _new_job(job: LocalJob, titles: Mapping[str, int]) -> JobRecord:
+    component, title = job.component, job.use.job.display_name
     return JobRecord(
         name=job.name,
         component=component.name,
@@ -78,6 +81,7 @@ def _new_job(job: LocalJob) -> JobRecord:
         environment=_environment_name(component.environment),
         inputs=recorded_inputs(job),
         outputs={port: _output_path(JobOutput(job.name, port)) for port in component.outputs},
+        display_name=title if titles[title] == 1 else "",
     )
 
 

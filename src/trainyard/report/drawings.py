@@ -125,7 +125,7 @@ def _box(job: JobRecord, boxes: _Boxes, layout: Layout, tall: bool) -> JobBox:
         job=job,
         x=round(x - boxes.width / 2, 1),
         y=round(y - boxes.height / 2, 1),
-        name=job.name if len(job.name) <= most else job.name[: most - 1] + "…",
+        name=job.title if len(job.title) <= most else job.title[: most - 1] + "…",
         state_line=state_line,
         process_line=process_counts(job),
         tooltip="\n".join(filter(None, [job.name, job.component, state_line, process_counts(job), job.reason])),

@@ -34,9 +34,6 @@ _MOST_IMAGES = 12
 _LARGEST_IMAGE_BYTES = 2 << 20
 _LARGEST_TABLE_BYTES, _MOST_ROWS = 16 << 20, 50
 
-MINI_BATCHES_FILE = "mini_batches.json"
-"""In `data` of a parallel job; rehearse/job_programs/parallel_program.py writes it."""
-
 Point = tuple[float, float]
 """A step and a value, which may be NaN or infinite."""
 
@@ -137,17 +134,6 @@ class Dataset:
 
 
 @dataclass(frozen=True)
-class MiniBatches:
-    """How far a parallel job is: its mini-batches, and how many may fail."""
-
-    total: int
-    completed: int
-    failed: int
-    allowed: int
-    items_per_second: float
-
-
-@dataclass(frozen=True)
 class JobResults:
     """The results in one job's outputs, and notes on files that could not be read."""
 
@@ -175,18 +161,6 @@ def read_job_results(output_folders: Mapping[str, Path]) -> JobResults:
         wrong_samples=next(filter(None, (_wrong_samples(folder, notes) for folder in folders)), None),
         notes=tuple(notes),
     )
-
-
-def read_mini_batches(job_folder: Path) -> MiniBatches | None:
-    """Return what a parallel job tells of its mini-batches, in the folder of the job; None for any other job."""
-
-    def parse(document: dict[str, Any]) -> MiniBatches:
-        total, completed, failed, allowed = (
-            int(document[name]) for name in ("total", "completed", "failed", "allowed")
-        )
-        return MiniBatches(total, completed, failed, allowed, float(document["items_per_second"]))
-
-    return _document([job_folder / "data"], MINI_BATCHES_FILE, "trainyard.mini_batches/1", parse, [])
 
 
 def _document(

@@ -25,7 +25,6 @@ from urllib.parse import unquote
 
 from trainyard.errors import UsageError
 from trainyard.printing import plain_text
-from trainyard.report.job_results import MINI_BATCHES_FILE
 from trainyard.report.run_report import run_page
 from trainyard.settings.files import read_regular
 from trainyard.settings.run_record import MACHINE_USE_FILE, RECORD_FILE, RunRecord
@@ -67,8 +66,7 @@ class LivePage:
         files = [self.run_folder / RECORD_FILE]
         for name, job in record.jobs.items():
             files += [folder / "metrics.jsonl" for folder in job.output_folders(self.run_folder).values()]
-            folder = self.run_folder / "jobs" / name
-            files += [folder / "system_logs" / MACHINE_USE_FILE, folder / "data" / MINI_BATCHES_FILE]
+            files.append(self.run_folder / "jobs" / name / "system_logs" / MACHINE_USE_FILE)
             tracked = job.tracked_folder(self.run_folder)
             if tracked is not None and (tracked / "metrics").is_dir():
                 files += sorted((tracked / "metrics").iterdir())
@@ -157,9 +155,8 @@ def served(live: LivePage, port: int = 0) -> Iterator[str]:
         live.closing.set()
         server.shutdown()
         thread.join()
-        if server.has_connections:
-            with suppress(UsageError):  # the run's folder was removed
-                live.page()  # written before the deadline of those who read it begins
+        with suppress(UsageError):  # the run's folder was removed
+            live.page()  # before the deadline of those who read it begins
         server.end_connections()
         server.server_close()
 
@@ -191,11 +188,6 @@ class _Server(ThreadingHTTPServer):
         with self._changing:
             self._open.discard(request)
         super().shutdown_request(request)
-
-    @property
-    def has_connections(self) -> bool:
-        """Whether anybody is being answered."""
-        return bool(self._open)
 
     def end_connections(self) -> None:
         """Let the last events go out, then cut off who does not read them."""

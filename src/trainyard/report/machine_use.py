@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -59,7 +60,7 @@ def machine_uses(run: RunRecord, run_folder: Path) -> list[MachineUse]:
     return [
         MachineUse(
             name,
-            tuple(_figures_of_trials(samples) if run.jobs[name].trials else _figures(samples[0])),
+            tuple(_figures(samples)),
             charts.get(name, ()),
             is_longest=name in longest[:1],
         )
@@ -71,18 +72,6 @@ def machine_uses(run: RunRecord, run_folder: Path) -> list[MachineUse]:
 def _sampled_folders(job: JobRecord, folder: Path) -> list[Path]:
     """Return the folder of a job, or those of a sweep's trials."""
     return [folder / "trials" / str(trial.number) for trial in job.trials] or [folder]
-
-
-def _figures_of_trials(trials: list[_Samples]) -> list[Figure]:
-    """Return means over the time of all trials, and the highest peak of one."""
-    seconds = sum(samples.processors_busy[-1][0] for samples in trials)
-    busy = sum(_mean(samples.processors_busy) * samples.processors_busy[-1][0] for samples in trials)
-    peaks = [value for samples in trials for _, value in samples.memory_bytes]
-    return [
-        Figure("trials", str(len(trials))),
-        Figure("processors busy, a trial on average", f"{busy / max(seconds, 1e-9):.1f} of {trials[0].processors}"),
-        Figure("peak memory of a trial", memory(max(peaks))),
-    ]
 
 
 def _read(file: Path) -> _Samples | None:
@@ -118,24 +107,25 @@ def _read(file: Path) -> _Samples | None:
     )
 
 
-def _figures(samples: _Samples) -> list[Figure]:
-    """Return means over time and peaks. A sample stands for the time since the one before."""
+def _figures(of_trials: Sequence[_Samples]) -> list[Figure]:
+    """Return means over time and peaks of a job or all trials. A sample stands for the time since the one before."""
+    one = " of a trial" if len(of_trials) > 1 else ""
     texts = {
-        "processors busy, on average": f"{_mean(samples.processors_busy):.1f} of {samples.processors}",
-        "peak memory": memory(max(value for _, value in samples.memory_bytes)),
+        f"processors busy{one}, on average": f"{_mean(of_trials, 'processors_busy'):.1f} of {of_trials[0].processors}",
+        f"peak memory{one}": memory(max(value for samples in of_trials for _, value in samples.memory_bytes)),
     }
-    if samples.gpus_busy:
-        texts["GPUs busy, on average"] = percentage(_mean(samples.gpus_busy))
-        texts["peak GPU memory"] = memory(max(value for _, value in samples.gpu_memory_bytes))
+    if gpu_memory := [value for samples in of_trials for _, value in samples.gpu_memory_bytes]:
+        texts[f"GPUs busy{one}, on average"] = percentage(_mean(of_trials, "gpus_busy"))
+        texts[f"peak GPU memory{one}"] = memory(max(gpu_memory))
     return [Figure(label, text) for label, text in texts.items()]
 
 
-def _mean(points: tuple[Point, ...]) -> float:
-    before, total = 0.0, 0.0
-    for seconds, value in points:
-        total += value * (seconds - before)
-        before = seconds
-    return total / before if before > 0 else points[-1][1]
+def _mean(of_trials: Sequence[_Samples], series: str) -> float:
+    seconds, total = 0.0, 0.0
+    for points in (getattr(samples, series) for samples in of_trials):
+        for (before, _), (at, value) in pairwise([(0.0, 0.0), *points]):
+            seconds, total = seconds + at - before, total + value * (at - before)
+    return total / seconds if seconds > 0 else 0.0
 
 
 def _charts(samples: _Samples) -> list[Chart]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
@@ -27,7 +28,6 @@ from trainyard.report.job_results import (
     Metrics,
     Tracked,
     read_job_results,
-    read_mini_batches,
     read_tracked,
 )
 from trainyard.report.machine_use import machine_uses
@@ -59,6 +59,7 @@ _NAMED_FILES = (
     ("autotune.json", "fastest settings", "profile.yaml"),
 )
 """What an output is known by, what that is called, and the path that is named."""
+_MINI_BATCHES, _LINES_SEARCHED = re.compile(r"\d+ of \d+ mini-batch(es)?, "), 400
 _LONGEST_SAMPLE = 96
 """How many characters of generated text fit on a line of a terminal, beside its label."""
 
@@ -85,7 +86,7 @@ class JobView:
     heat_map: HeatMap | None
     mistakes: list[Confusion]
     sweep: SweepView | None
-    mini_batches: list[Figure]
+    mini_batches: str
     tracked: Tracked | None
     tracked_charts: list[Chart]
     tracked_figures: list[Figure]
@@ -156,7 +157,6 @@ def run_page(run: RunRecord, run_folder: Path, *, is_live: bool = False) -> str:
         run=run,
         jobs=jobs,
         headline=_headline(jobs),
-        has_tracked=any(job.tracked for job in jobs),
         graphs=[draw_graph(run, carried, tall=tall) for tall in (False, True)] if jobs else [],
         timeline=draw_timeline(run),
         machine_uses=machine_uses(run, run_folder),
@@ -184,7 +184,7 @@ def _view(job: JobRecord, origins: dict[str, str], run_folder: Path) -> JobView:
         heat_map=draw_heat_map(confusion) if confusion else None,
         mistakes=most_frequent_mistakes(confusion) if confusion else [],
         sweep=sweep_view(job),
-        mini_batches=_mini_batches(run_folder / "jobs" / job.name),
+        mini_batches=_mini_batches(job, run_folder) if job.processes == 1 else "",
         tracked=tracked,
         tracked_charts=draw_tracked_charts(tracked.metrics) if tracked else [],
         tracked_figures=[
@@ -195,16 +195,10 @@ def _view(job: JobRecord, origins: dict[str, str], run_folder: Path) -> JobView:
     )
 
 
-def _mini_batches(job_folder: Path) -> list[Figure]:
-    found = read_mini_batches(job_folder)
-    if found is None:
-        return []
-    failed = f"{quantities.count(found.failed)}, {quantities.count(found.allowed)} allowed"
-    return [
-        Figure("completed", f"{quantities.count(found.completed)} of {quantities.count(found.total)}"),
-        Figure("failed", failed if found.failed else "0"),
-        Figure("items per second", quantities.number(found.items_per_second)),
-    ]
+def _mini_batches(job: JobRecord, run_folder: Path) -> str:
+    """Return the last line in which a parallel job's program says how far it is; empty for other jobs."""
+    lines = [line for log in job.log_files(run_folder).values() for line in last_lines(log, _LINES_SEARCHED)]
+    return next((line for line in reversed(lines) if _MINI_BATCHES.match(line)), "")
 
 
 def _tracked(job: JobRecord, results: JobResults, run_folder: Path) -> Tracked | None:

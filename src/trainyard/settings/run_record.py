@@ -136,6 +136,12 @@ class JobRecord:
     trials: list[TrialRecord] = field(default_factory=list)
     tracking: str | None = None
     warnings: list[str] = field(default_factory=list)
+    display_name: str = ""
+
+    @property
+    def title(self) -> str:
+        """What pages call it: its display name, which is kept only where no other job has the same."""
+        return self.display_name or self.name
 
     @property
     def processes(self) -> int:
@@ -193,6 +199,7 @@ class RunRecord:
     only: str | None = None
     from_job: str | None = None
     notes: list[str] = field(default_factory=list)
+    display_name: str = ""
     folder: Path = field(default=Path(), compare=False)
 
     @property

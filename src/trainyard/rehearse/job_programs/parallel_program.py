@@ -66,8 +66,7 @@ class Worker:
 
 def main() -> int:
     """Run the job that the settings file describes; return the exit code."""
-    file = Path(sys.argv[1]).absolute()
-    settings = json.loads(file.read_text(encoding="utf-8"))
+    settings = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     # The entry script sees only its own arguments and folder.
     sys.argv = [settings["entry_script"], *sys.argv[2:]]
     sys.path[0] = os.getcwd()
@@ -76,7 +75,7 @@ def main() -> int:
     arguments = predefined_arguments(sys.argv[1:])
     limits = (settings["mini_batch_error_threshold"], int(arguments.allowed_failed_percent * len(batches) / 100))
     most_batches = min(limit for limit in limits if limit >= 0)
-    progress = Progress(file.parent / "mini_batches.json", batches, most_batches)
+    progress = Progress(batches, most_batches)
     results, failed = run_all(batches, settings, progress)
     write_rows([results[index][0] for index in sorted(results)], settings["append_row_to"])
     items = sum(len(batches[index]) - results[index][1] for index in results) + sum(len(batches[i]) for i in failed)
@@ -104,12 +103,11 @@ def count_of(number: int, thing: str) -> str:
 
 
 class Progress:
-    """Tells how far the job is: now and then a line in its log, and the same as a file, which the report reads."""
+    """Tells how far the job is, in a line of its log now and then."""
 
     SECONDS_BETWEEN = 0.5
 
-    def __init__(self, file: Path, batches: list[MiniBatch], most_failed: int) -> None:
-        self._file = file
+    def __init__(self, batches: list[MiniBatch], most_failed: int) -> None:
         self._batches = batches
         self._most_failed = most_failed
         self._began = time.monotonic()
@@ -125,17 +123,6 @@ class Progress:
         rate = items / max(now - self._began, 1e-3)
         said = f"{len(failed)} failed, {self._most_failed} allowed, " if failed else ""
         print(f"{ended} of {count_of(total, 'mini-batch')}, {said}{rate:.4g} items per second", flush=True)
-        document = {
-            "format": "trainyard.mini_batches/1",
-            "total": total,
-            "completed": len(results),
-            "failed": len(failed),
-            "allowed": self._most_failed,
-            "items_per_second": rate,
-        }
-        written = self._file.with_suffix(".new")
-        written.write_text(json.dumps(document), encoding="utf-8")
-        written.replace(self._file)
 
 
 def predefined_arguments(arguments: list[str]) -> argparse.Namespace:
