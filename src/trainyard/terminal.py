@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from io import TextIOWrapper
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NoReturn
 
 import click
@@ -32,8 +33,8 @@ def write_out_unencodable() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def print_diagnostics(diagnostics: Sequence[Diagnostic]) -> None:
-    """Print findings on stderr, each with its line and a caret."""
+def print_diagnostics(diagnostics: Sequence[Diagnostic], texts: Mapping[Path, str] = MappingProxyType({})) -> None:
+    """Print findings on stderr, each with its line and a caret. `texts` are shown instead of the files on disk."""
     if diagnostics:
         import shutil
 
@@ -42,7 +43,8 @@ def print_diagnostics(diagnostics: Sequence[Diagnostic]) -> None:
         is_terminal = sys.stderr.isatty()
         colour = is_terminal and colour_choice() is None
         widest = min(WIDEST, shutil.get_terminal_size().columns) if is_terminal else WIDEST
-        click.echo(as_text(diagnostics, colour=colour, relative_to=Path.cwd(), widest=widest), err=True, color=colour)
+        text = as_text(diagnostics, colour=colour, relative_to=Path.cwd(), widest=widest, texts=texts)
+        click.echo(text, err=True, color=colour)
 
 
 def print_error(message: str) -> None:

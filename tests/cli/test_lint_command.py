@@ -105,7 +105,7 @@ def test_a_baseline_from_the_first_day_to_the_last(trainyard: Run, here: Path) -
         (["--write-baseline", "--fix"], "--fix and --write-baseline cannot be combined"),
         (["--baseline", "none.json"], "none.json: no such file"),
         (["--format", "xml"], "expected one of text, json, sarif, github, got 'xml'"),
-        (["-"], "not standard input"),
+        (["-"], "--stdin-filename FILE"),
     ],
 )
 def test_incorrect_use_exits_2(trainyard: Run, here: Path, arguments: list[str], words: str) -> None:
@@ -113,6 +113,70 @@ def test_incorrect_use_exits_2(trainyard: Run, here: Path, arguments: list[str],
     outcome = trainyard("lint", "c.yaml", *arguments)
     assert outcome.exit_code == 2
     assert words in outcome.stderr
+
+
+SEVERAL = COMPONENT.replace("azureml:e:1", "azureml:e") + "# trainyard: ignore[AML101]\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "settings", "rules", "exit_code"),
+    [
+        ([], "", {"AML409", "AML801"}, 1),
+        (["--select", "AML4"], "", {"AML409"}, 1),
+        (["--select", "aml409,AML801"], "", {"AML409", "AML801"}, 1),
+        (["--ignore", "AML409"], "", {"AML801"}, 0),
+        (["--select", "AML4", "--ignore", "AML409"], "", set(), 0),
+        ([], "select = ['AML8']", {"AML801"}, 0),
+        ([], "ignore = ['AML4', 'AML8']", set(), 0),
+        (["--select", "AML409"], "select = ['AML8']", {"AML409"}, 1),
+    ],
+)
+def test_rules_are_selected(
+    trainyard: Run, here: Path, arguments: list[str], settings: str, rules: set[str], exit_code: int
+) -> None:
+    (here / "c.yaml").write_text(SEVERAL)
+    (here / ".trainyard.toml").write_text(f"[lint]\n{settings}\n")
+    outcome = trainyard("lint", "c.yaml", "--format", "json", *arguments)
+    assert {each["rule"] for each in json.loads(outcome.stdout)} == rules
+    assert outcome.exit_code == exit_code
+
+
+def test_a_file_that_cannot_be_read_is_reported_whatever_is_selected(trainyard: Run, here: Path) -> None:
+    (here / "c.yaml").write_text("type: command\nname: [c\n")
+    outcome = trainyard("lint", "c.yaml", "--select", "AML4")
+    assert outcome.exit_code == 1
+    assert "error[AML002]" in outcome.stderr
+
+
+def test_an_unknown_rule_is_not_selected(trainyard: Run, here: Path) -> None:
+    (here / "c.yaml").write_text(COMPONENT)
+    outcome = trainyard("lint", "c.yaml", "--ignore", "AML999")
+    assert (outcome.exit_code, "unknown rule 'AML999'" in outcome.stderr) == (2, True)
+    (here / ".trainyard.toml").write_text("[lint]\nselect = 'AML4'\n")
+    assert "'select' must be a list of rules" in trainyard("lint", "c.yaml").stderr
+
+
+@pytest.mark.parametrize("is_saved", [True, False])
+def test_standard_input_stands_for_a_file(here: Path, is_saved: bool) -> None:
+    if is_saved:
+        (here / "c.yaml").write_text(COMPONENT)
+    command = [sys.executable, "-m", "trainyard", "lint", "-", "--stdin-filename", "c.yaml"]
+    outcome = subprocess.run(command, input=MISTAKEN, capture_output=True, text=True, cwd=here)
+    assert outcome.returncode == 1
+    assert outcome.stderr.startswith("c.yaml:4:1: error[AML101] unknown key 'is_determinstic'")
+    assert "4 | is_determinstic: false" in outcome.stderr
+    as_json = subprocess.run([*command, "--format", "json"], input=COMPONENT, capture_output=True, text=True, cwd=here)
+    assert (as_json.returncode, json.loads(as_json.stdout)) == (0, [])
+
+
+def test_standard_input_sees_the_files_beside_it(here: Path) -> None:
+    (here / "c.yaml").write_text(COMPONENT)
+    pipeline = "type: pipeline\nsettings: {default_compute: azureml:cpus}\njobs: {a: {component: ./d.yaml}}\n"
+    command = [sys.executable, "-m", "trainyard", "lint", "-", "--stdin-filename", "p.yaml"]
+    outcome = subprocess.run(command, input=pipeline, capture_output=True, text=True, cwd=here)
+    assert "p.yaml:3:23: error[AML401]" in outcome.stderr
+    right = pipeline.replace("d.yaml", "c.yaml")
+    assert subprocess.run(command, input=right, capture_output=True, text=True, cwd=here).returncode == 0
 
 
 def test_wrong_settings_exit_2(trainyard: Run, here: Path) -> None:
@@ -210,7 +274,7 @@ def test_warnings_fail_where_they_are_to(
     trainyard: Run, here: Path, options: list[str], settings: str, exit_code: int
 ) -> None:
     (here / ".trainyard.toml").write_text(f"[lint]\n{settings}")
-    (here / "c.yaml").write_text(COMPONENT.replace("azureml:e:1", "azureml:e"))
+    (here / "c.yaml").write_text(COMPONENT.replace("azureml:e:1", "azureml:AzureML-e"))
     outcome = trainyard("lint", *options, "c.yaml")
     assert "0 errors, 1 warning" in outcome.stderr
     assert outcome.exit_code == exit_code

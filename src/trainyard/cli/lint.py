@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -14,8 +15,9 @@ import click
 from trainyard.cli.parameters import OneOf, PathOf
 from trainyard.errors import UsageError
 from trainyard.lint import linter
-from trainyard.lint.config import FAIL_ON, LintSettings
+from trainyard.lint.config import FAIL_ON, LintSettings, beginnings_of_ids
 from trainyard.lint.linter import LintResult
+from trainyard.lint.rules import RULES
 from trainyard.project_files import limit_reading, root_of
 from trainyard.project_findings import (
     check_paths,
@@ -39,8 +41,13 @@ _FORMATS = ("text", "json", "sarif", "github")
 @click.option("--fix", is_flag=True, help="Fix what is safe to fix: mistyped names, unquoted texts.")
 @click.option("--pedantic", is_flag=True, help="Also report what careful teams differ on.")
 @click.option("--fail-on", type=OneOf(FAIL_ON), help="What exit code 1 stands for.  [default: error]")
+@click.option(
+    "--select", multiple=True, metavar="RULES", help="Report only these: AML304, or AML2 for all that begin so."
+)
+@click.option("--ignore", multiple=True, metavar="RULES", help="Do not report these.")
 @click.option("--baseline", type=PathOf("file"), help="Known findings, not reported again.")
 @click.option("--write-baseline", is_flag=True, help="Write the current findings to the baseline.")
+@click.option("--stdin-filename", type=PathOf("file"), help="The file that standard input (`-`) stands for.")
 @click.option("--root", type=PathOf("folder"), help="Read nothing outside of it.  [default: the repository]")
 @click.option("--no-templates", is_flag=True, help="Render nothing: findings do not name the template's line.")
 def lint(paths: tuple[str, ...], more_paths: tuple[str, ...], **flags: Any) -> None:
@@ -52,6 +59,7 @@ def lint(paths: tuple[str, ...], more_paths: tuple[str, ...], **flags: Any) -> N
       trainyard lint pipelines/ddp.yaml       one pipeline with its components
       trainyard lint --fix                    fix mistyped names and unquoted texts in place
       trainyard lint --format sarif my/folder for code scanning; github and json for others
+      trainyard lint - --stdin-filename pipelines/ddp.yaml < changed.yaml
     """
     if not check([Path(path) for path in (*paths, *more_paths)], **flags):
         sys.exit(1)
@@ -64,8 +72,11 @@ def check(
     fix: bool = False,
     pedantic: bool = False,
     fail_on: str | None = None,
+    select: Sequence[str] = (),
+    ignore: Sequence[str] = (),
     baseline: Path | None = None,
     write_baseline: bool = False,
+    stdin_filename: Path | None = None,
     root: Path | None = None,
     no_templates: bool = False,
 ) -> bool:
@@ -76,29 +87,51 @@ def check(
     """
     if fix and write_baseline:
         raise UsageError("--fix and --write-baseline cannot be combined: fix first, then write the baseline.")
+    texts: dict[Path, str] = {}
+    if stdin_filename is not None or _STDIN in paths:
+        if stdin_filename is None or list(paths) != [_STDIN] or fix:
+            raise UsageError(_USE_OF_STDIN)
+        paths = [stdin_filename]
+        texts = {Path(os.path.abspath(stdin_filename)): _standard_input()}
     chosen = list(paths) or folders_to_check(Path.cwd())
     root = root or root_of(chosen)
     limit_reading(root)
-    settings, result = check_paths(chosen, pedantic=pedantic)
+    store = DocumentStore(texts)
+    chosen_rules = (beginnings_of_ids(select, RULES), beginnings_of_ids(ignore, RULES))
+    settings, result = check_paths(chosen, store, pedantic=pedantic, select=chosen_rules[0], ignore=chosen_rules[1])
     settings = replace(settings, fail_on=fail_on or settings.fail_on)
     known_in = baseline or settings.baseline
     if fix:
         result = _fix(chosen, settings, result, root)
-    found = with_profile_findings(result.diagnostics, chosen, result.files, settings)
+    found = with_profile_findings(result.diagnostics, chosen, result.files, settings, store.peek)
     if write_baseline:
         if known_in is None:
             raise UsageError("--write-baseline requires --baseline FILE.")
         # One that the settings name is the repository's choice.
         _write_baseline(known_in, found, result.files, None if baseline else root)
         return True
-    left = without_known(found, known_in, result.files)
-    related = left if no_templates else with_template_lines(left)
-    _print(related, output_format)
+    left = [each for each in without_known(found, known_in, result.files, store.peek) if settings.reports(each.rule)]
+    related = left if no_templates else with_template_lines(left, texts)
+    _print(related, output_format, texts)
     if output_format == "text":
         known, fixable = len(found) - len(left), 0 if fix else _count_fixable(left)
         summary = summarise(related, len(result.files), known=known, fixable=fixable)
         click.echo(click.style(summary, bold=True), err=True, color=colour_choice())
     return not any(map(settings.fails, related))
+
+
+_STDIN = Path("-")
+_USE_OF_STDIN = (
+    "write `trainyard lint - --stdin-filename FILE`, without --fix and other files: where FILE lies determines what it "
+    "names"
+)
+
+
+def _standard_input() -> str:
+    try:
+        return sys.stdin.buffer.read().decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise UsageError("standard input is not UTF-8 text") from None
 
 
 def _fix(paths: Sequence[Path], settings: LintSettings, result: LintResult, root: Path) -> LintResult:
@@ -135,10 +168,10 @@ def _write_baseline(file: Path, found: Sequence[Diagnostic], checked: Sequence[P
     click.echo(f"{short(file)} now contains {counted(written, 'finding')}", err=True)
 
 
-def _print(diagnostics: Sequence[Diagnostic], output_format: str) -> None:
+def _print(diagnostics: Sequence[Diagnostic], output_format: str, texts: Mapping[Path, str]) -> None:
     """Print findings on stderr for people, on stdout for programs."""
     if output_format == "text":
-        print_diagnostics(diagnostics)
+        print_diagnostics(diagnostics, texts)
         click.echo("\n" if diagnostics else "", nl=False, err=True)
         return
     from trainyard.lint.machine_output import as_github, as_json, as_sarif, checkout_folder
@@ -146,7 +179,8 @@ def _print(diagnostics: Sequence[Diagnostic], output_format: str) -> None:
     if output_format == "json":
         click.echo(as_json(diagnostics, relative_to=Path.cwd()))
     elif output_format == "sarif":
-        click.echo(as_sarif(diagnostics, relative_to=checkout_folder(), is_fixable=lambda file: not _is_rendered(file)))
+        root, is_fixable = checkout_folder(), lambda file: not _is_rendered(file)
+        click.echo(as_sarif(diagnostics, relative_to=root, is_fixable=is_fixable, texts=texts))
     elif diagnostics:
         click.echo(as_github(diagnostics, relative_to=checkout_folder()))
 

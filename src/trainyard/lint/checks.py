@@ -171,6 +171,13 @@ class LintContext:
         return id(component) in self._used_components or component.span in self._trials
 
     @cached_property
+    def files_of_used_components(self) -> frozenset[Path]:
+        """The files of the components that pipelines use, which need no name then: the client registers none."""
+        jobs = (job for pipeline in self.parsed.pipelines for job in pipeline.model.jobs.values())
+        named = (job.component for job in jobs if isinstance(job.component, (Component, PipelineComponent)))
+        return frozenset(component.file for component in named)
+
+    @cached_property
     def _trials(self) -> frozenset[Span]:
         """Where the components are that sweeps try, each with values and machines of the sweep's."""
         jobs = (job for parsed in self.parsed.pipelines for job in parsed.model.jobs.values())

@@ -6,6 +6,8 @@ baseline = "lint-baseline.json"     # known findings, not reported until they ar
 
 pedantic = true                     # also report what careful teams differ on
 fail_on = "warning"                 # exit 1 for warnings too; "error" by default
+select = ["AML2", "AML304"]         # report only these rules, or those whose ids begin so
+ignore = ["AML214"]                 # do not report these
 
 [tool.trainyard.lint.severity]
 AML407 = "off"                      # error, warning, info, off
@@ -39,7 +41,9 @@ if TYPE_CHECKING:
 FILE_NAMES = (".trainyard.toml", "pyproject.toml")
 SEVERITIES = ("error", "warning", "info", "off")
 FAIL_ON = ("error", "warning")
-_KEYS = ("severity", "exclude", "computes", "baseline", "pedantic", "fail_on")
+# A file that cannot be read was not checked, whatever was selected.
+_NOT_CHECKED = ("AML001", "AML002", "AML003", "AML004", "AML005", "AML006", "AML013")
+_KEYS = ("severity", "exclude", "computes", "baseline", "pedantic", "fail_on", "select", "ignore")
 
 
 class WrongSettings(UsageError):
@@ -57,6 +61,14 @@ class LintSettings:
     baseline: Path | None = None
     pedantic: bool = False
     fail_on: str = "error"
+    select: tuple[str, ...] = ()
+    """Rules, or beginnings of their ids; empty for all."""
+    ignore: tuple[str, ...] = ()
+
+    def reports(self, rule: str) -> bool:
+        """Return whether a rule is selected, and not ignored. What could not be read at all counts as selected."""
+        is_selected = not self.select or rule.startswith((*self.select, *_NOT_CHECKED))
+        return is_selected and not (self.ignore and rule.startswith(self.ignore))
 
     def fails(self, diagnostic: Diagnostic) -> bool:
         """Return whether a finding is severe enough for exit code 1."""
@@ -82,6 +94,8 @@ class LintSettings:
     def with_severity(self, diagnostics: Iterable[Diagnostic], rules: Mapping[str, Rule]) -> Iterator[Diagnostic]:
         """Yield findings with the project's severities, without those of rules that are off."""
         for diagnostic in diagnostics:
+            if not self.reports(diagnostic.rule):
+                continue
             is_off = rules[diagnostic.rule].pedantic and not self.pedantic
             severity = self.severity.get(diagnostic.rule, "off" if is_off else diagnostic.severity)
             if severity != "off":
@@ -196,7 +210,28 @@ def _settings(file: Path, table: Mapping[str, Any], rules: Mapping[str, Rule]) -
     if fail_on not in FAIL_ON:
         raise _wrong(file, f"'fail_on' must be {' or '.join(FAIL_ON)}, not {fail_on!r}")
     known = file.parent / baseline if baseline is not None else None
-    return LintSettings(file, severity, tuple(exclude), _pairs(file, table, "computes"), known, pedantic, fail_on)
+    select, ignore = (_rules(file, table, key, rules) for key in ("select", "ignore"))
+    computes = _pairs(file, table, "computes")
+    return LintSettings(file, severity, tuple(exclude), computes, known, pedantic, fail_on, select, ignore)
+
+
+def _rules(file: Path, table: Mapping[str, Any], key: str, rules: Mapping[str, Rule]) -> tuple[str, ...]:
+    named = table.get(key, [])
+    if not isinstance(named, list) or not all(isinstance(rule, str) for rule in named):
+        raise _wrong(file, f"'{key}' must be a list of rules, not {named!r}", f'Write `{key} = ["AML2", "AML304"]`.')
+    try:
+        return beginnings_of_ids(named, rules)
+    except UsageError as error:
+        raise _wrong(file, f"{key}: {error}") from None
+
+
+def beginnings_of_ids(named: Iterable[str], rules: Mapping[str, Rule]) -> tuple[str, ...]:
+    """Return rules as they are selected: ids, or what ids begin with. Raise UsageError for one that no id has."""
+    found = tuple(part.strip().upper() for text in named for part in text.split(",") if part.strip())
+    for part in found:
+        if not any(rule.startswith(part) for rule in rules):
+            raise UsageError(f"unknown rule '{part}'. {suggest_rule(part, rules)}")
+    return found
 
 
 def _pairs(file: Path, table: Mapping[str, Any], key: str) -> dict[str, Any]:

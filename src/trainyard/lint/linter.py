@@ -33,6 +33,7 @@ from trainyard.spec.other_files import read_asset, read_deployment, read_other_j
 from trainyard.spec.parsed import BAD_REFERENCE, Parsed, ParsedCommand, ParsedPipeline, Reading
 from trainyard.spec.pipelines import ComponentCache, read_command_job, read_pipeline
 from trainyard.spec.rules import (
+    BAD_ASSET_NAME,
     DUPLICATE_KEY,
     KEY_NOT_TEXT,
     MISSING_KEY,
@@ -103,8 +104,9 @@ def lint(
     holds files that were read already, or texts that replace what is on disk; checks of many files are divided over
     `processes`. Raise UnreadablePath for a path that does not exist, is not a YAML file, or contains none.
     """
-    files = _files(paths or _standard_folders())
-    return lint_files(files, settings or LintSettings(), store or DocumentStore(), processes=processes)
+    store = store or DocumentStore()
+    files = _files(paths or _standard_folders(), store)
+    return lint_files(files, settings or LintSettings(), store, processes=processes)
 
 
 def lint_files(
@@ -147,11 +149,13 @@ def _standard_folders() -> list[Path]:
     return found
 
 
-def _files(paths: Iterable[Path]) -> Iterator[tuple[Path, bool]]:
+def _files(paths: Iterable[Path], store: DocumentStore) -> Iterator[tuple[Path, bool]]:
     """Yield each file to check and whether it was named explicitly; folders are walked in the order of names."""
     for path in paths:
         absolute = Path(os.path.abspath(path))
-        if absolute.is_dir():
+        if absolute in store.texts and is_yaml(absolute.name):
+            yield absolute, True
+        elif absolute.is_dir():
             files = list(yaml_files(absolute))
             if not files:
                 raise UnreadablePath(f"no YAML files in {path}")
@@ -165,8 +169,6 @@ def _files(paths: Iterable[Path]) -> Iterator[tuple[Path, bool]]:
 
 
 def _missing(path: Path, absolute: Path) -> str:
-    if str(path) == "-":
-        return "lint reads files and folders, not standard input: a file's location determines where components are"
     match = closest(absolute.name, names_in(absolute.parent))
     return f"no such file or folder: '{path}'" + (f"; did you mean '{path.parent / match}'?" if match else "")
 
@@ -287,7 +289,7 @@ class _Session:
         checked = divided(subjects, lambda subject: self._checked(subject, context), processes)
         # Of two findings at a place the first may be enough: those of schemas, then of readers, then of rules.
         for file, (by_schema, _) in zip(self._linted, checked, strict=False):
-            self._add(self._without_typos(by_schema, file))
+            self._add(_as_used(self._without_typos(by_schema, file), file, context))
         self._add(self._found_by_readers)
         for _, found in checked:
             self._add(found)
@@ -379,6 +381,17 @@ def _findings_of(subject: _Subject, context: LintContext) -> Iterator[Iterator[D
         placements = placements_of_pipeline(subject, context)
     for placement in placements:
         yield from (check(placement, context) for check in CHECKS["placement"])
+
+
+def _as_used(found: Iterable[Diagnostic], file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
+    """What a schema reports. The client refuses a component's bad name, except where a pipeline names its file."""
+    name = file.root.get("name") if file.kind in ("component", "pipeline_component") else None
+    for diagnostic in found:
+        is_own_name = name is not None and (diagnostic.rule, diagnostic.span) == (BAD_ASSET_NAME.id, name.span)
+        if is_own_name and file.document.file not in context.files_of_used_components:
+            yield diagnostic._replace(severity="error")
+        else:
+            yield diagnostic
 
 
 def _failed(file: Path, error: Exception) -> Diagnostic:

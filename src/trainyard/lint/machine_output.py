@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import quote
 
@@ -99,11 +100,16 @@ _BASE = "%SRCROOT%"
 
 
 def as_sarif(
-    diagnostics: Sequence[Diagnostic], *, relative_to: Path, is_fixable: Callable[[Path], bool] = lambda _: True
+    diagnostics: Sequence[Diagnostic],
+    *,
+    relative_to: Path,
+    is_fixable: Callable[[Path], bool] = lambda _: True,
+    texts: Mapping[Path, str] = MappingProxyType({}),
 ) -> str:
     """Return a SARIF log of one run: all rules, and the findings with files relative to a folder.
 
-    Findings contain the fix that `--fix` would make, unless their file is not `is_fixable`.
+    Findings contain the fix that `--fix` would make, unless their file is not `is_fixable`. `texts` are in place of
+    what is on disk.
     """
     described = [_rule(rule) for rule in RULES.values() if not rule.local_run_only]
     known = {rule["id"] for rule in described}
@@ -111,7 +117,7 @@ def as_sarif(
     described += [{"id": rule, "defaultConfiguration": {"level": _LEVEL[level]}} for rule, level in others.items()]
     index = {rule["id"]: position for position, rule in enumerate(described)}
     fingerprints = Fingerprints(relative_to)
-    places = _Places(relative_to)
+    places = _Places(relative_to, texts)
     results = []
     for diagnostic, fingerprint in zip(diagnostics, fingerprints.of_all(diagnostics), strict=True):
         result = _result(diagnostic, index[diagnostic.rule], fingerprint, places)
@@ -163,9 +169,9 @@ def _sentence(message: str) -> str:
 class _Places:
     """Files and regions as SARIF writes them, relative to a folder."""
 
-    def __init__(self, relative_to: Path) -> None:
+    def __init__(self, relative_to: Path, texts: Mapping[Path, str]) -> None:
         self._relative_to = relative_to
-        self._sources = Sources()
+        self._sources = Sources(texts)
 
     def location(self, span: Span) -> dict[str, Any]:
         """Return a `physicalLocation` (3.29)."""

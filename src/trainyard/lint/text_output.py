@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import re
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 from trainyard.project_files import read_text
@@ -28,14 +29,21 @@ _MOST_BYTES = 4 * 1024 * 1024
 _UNPRINTABLE = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufeff]")
 
 
-def as_text(diagnostics: Sequence[Diagnostic], *, colour: bool, relative_to: Path, widest: int = WIDEST) -> str:
+def as_text(
+    diagnostics: Sequence[Diagnostic],
+    *,
+    colour: bool,
+    relative_to: Path,
+    widest: int = WIDEST,
+    texts: Mapping[Path, str] = MappingProxyType({}),
+) -> str:
     """Return findings with place, message, the source line with the culprit underlined, the hint, and related places.
 
     File names are relative to a folder where that is shorter. `colour` adds ANSI sequences; `widest` is how many cells
     a source line may take. Warnings and notes of one rule in one file are shown once, with the lines of the others;
     errors are all shown, since each has to be fixed.
     """
-    sources = Sources()
+    sources = Sources(texts)
     return "\n\n".join(
         _one(first, others, sources, colour, relative_to, widest) for first, others in _folded(diagnostics)
     )
@@ -102,10 +110,10 @@ class Excerpt(NamedTuple):
 
 
 class Sources:
-    """The lines of the files with findings; each file is read once."""
+    """The lines of the files with findings; each file is read once. `texts` are in place of those on disk."""
 
-    def __init__(self) -> None:
-        self._lines: dict[Path, list[str]] = {}
+    def __init__(self, texts: Mapping[Path, str] = MappingProxyType({})) -> None:
+        self._lines: dict[Path, list[str]] = {file: source_lines(text) for file, text in texts.items()}
 
     def excerpt(self, span: Span, widest: int = WIDEST) -> Excerpt | None:
         """Return the first line of a span, with the span underlined; None if there is no such line.

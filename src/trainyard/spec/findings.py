@@ -39,7 +39,7 @@ class DocumentStore:
     def __init__(
         self, texts: Mapping[Path, str] | None = None, documents: dict[Path, Document | SpecError] | None = None
     ) -> None:
-        self._texts = texts or {}
+        self.texts = texts or {}
         self._documents = {} if documents is None else documents
         self._named: set[Path] = set()
         self.files: list[Path] = []
@@ -57,7 +57,7 @@ class DocumentStore:
         known = self._documents.get(file)
         if known is None:
             try:
-                text = self._texts.get(file)
+                text = self.texts.get(file)
                 known = read_document(file) if text is None else parse_document(file, text)
             except SpecError as error:
                 known = error
@@ -79,7 +79,7 @@ class DocumentStore:
 
     def text_of(self, file: Path) -> str:
         """The text of a file that cannot be read as YAML, or its beginning."""
-        return self._texts.get(file) or beginning_of(file)
+        return self.texts.get(file) or beginning_of(file)
 
     def says_azureml(self, file: Path) -> bool:
         """Whether a file that cannot be read, or holds nothing, is meant for Azure ML by what its beginning says."""

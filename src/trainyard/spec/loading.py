@@ -148,6 +148,10 @@ def _wrong_shapes(document: Document, kind: Kind) -> list[Diagnostic]:
 # Ids, because most of these rules are declared with their checks in lint, which this package does not know.
 LET_PASS = frozenset(
     {
+        "AML109",  # bad-asset-name: of a component that is not registered here
+        "AML409",  # no-version, and the next two: of what a workspace or a registry of images has
+        "AML419",  # image-name
+        "AML420",  # dockerfile
         "AML007",  # duplicate-key: the last one wins
         "AML101",  # unknown-key: ignored, but for those of a job (see `stops_a_run`)
         "AML107",  # ignored-key

@@ -225,12 +225,12 @@ inputs:
 BAD_ASSET_NAME = Rule("AML109", "bad-asset-name", "warning").explained(
     summary="Azure ML rejects this name or version on registration.",
     why="Component names consist of lower-case letters, digits and underscores, and start with a letter. Names of "
-    "experiments have letters, digits, hyphens and underscores; versions have no blanks, `/`, `:` or `@`.",
+    "experiments have letters, digits, hyphens and underscores; versions have no blanks, `/`, `:` or `@`. The name "
+    "of a component is an error where no pipeline names its file: the client does not load it.",
     example="""\
-type: command
-name: ‹Train-DDP⇒train_ddp›
-command: python train.py
-environment: azureml:torch:3
+$schema: https://azuremlschemas.azureedge.net/latest/environment.schema.json
+name: ‹torch 2.8⇒torch-2.8›
+image: mcr.microsoft.com/azureml/openmpi5.0-ubuntu24.04
 """,
 )
 RESERVED_NAME = Rule("AML110", "reserved-name", "error").explained(

@@ -13,9 +13,8 @@ from trainyard.lint.checks import LintContext, LintedFile, check, known_words
 from trainyard.lint.rules.data_paths import data_in
 from trainyard.project_files import root_of
 from trainyard.settings.suggestions import close_match, misspelt_name, only_close
-from trainyard.spec.diagnostic import Diagnostic, Related
+from trainyard.spec.diagnostic import Diagnostic, Related, Severity
 from trainyard.spec.documents import Node, beginning_of, shorten
-from trainyard.spec.model import Component, PipelineComponent
 from trainyard.spec.parsed import BAD_REFERENCE, ParsedCommand, ParsedPipeline
 from trainyard.spec.rule import Rule
 from trainyard.spec.rules import MISSING_KEY
@@ -31,6 +30,8 @@ _DATA_ADDRESSES = ("datastores", "subscriptions", "registries", "locations", "jo
 _ASSET = re.compile(
     r"azureml:[^:@/\s]+(?::[^:@/\s]+|@[^:@/\s]+)|azureml:/+(?:subscriptions|locations)/.*", re.IGNORECASE
 )
+_NAME_AND_VERSION = re.compile(r"(?:azureml:)?(?!file:|https?:)[A-Za-z0-9][\w.-]*(?::[\w.-]+|@[A-Za-z]\w*)")
+_LOCAL_WITH_SIGN = re.compile(r"(?![A-Za-z][A-Za-z0-9+.-]*:|[/~])(?=.*/)[^${}\\]*[:@][^${}\\]*")
 _REGISTRY_ASSET = re.compile(r"azureml://registries/[^/]+/([^/]+)(?:/[^/]+(?:/([^/]+)(?:/[^/]+)?)?)?/?$")
 _ASSET_FOLDERS = ("components", "environments", "models", "data", "codes")
 _LABELLED = re.compile(r"(azureml:[^:@/\s]+)@([^:@/\s]+)")
@@ -40,10 +41,11 @@ _MOST_FOLDERS = 20_000
 _LATEST = re.compile(r"/labels/latest$|@latest$", re.IGNORECASE)
 
 
-NO_VERSION = Rule("AML409", "no-version", "warning").explained(
+NO_VERSION = Rule("AML409", "no-version", "error").explained(
     summary="A reference to a registered asset has no version.",
-    why="`azureml:NAME` alone loads, but is rejected on submission. Write `azureml:NAME:VERSION` or "
-    "`azureml:NAME@LABEL`.",
+    why="`azureml:NAME` alone loads, but Azure ML's client refuses it on submission. Write `azureml:NAME:VERSION` or "
+    "`azureml:NAME@latest`. This is a warning in a registry's address, and for names that begin with `AzureML-`: the "
+    "client sends those as they are.",
     example="""\
 type: command
 name: train
@@ -80,7 +82,9 @@ def _judged(
     yield from _form(node, what)
     if not is_of_deployment:
         if _NAME_ONLY.fullmatch(node.text):
-            yield NO_VERSION.at(node.span, f"'{node.text}' has no version", f"Write {node.text}:VERSION.")
+            message, is_sent = f"'{node.text}' has no version", node.text.startswith("azureml:AzureML-")
+            severity: Severity = "warning" if is_sent and what == "environment" else "error"
+            yield NO_VERSION.at(node.span, message, f"Write {node.text}:VERSION.", severity=severity)
         if _LATEST.search(node.text):
             message = f"this {what} changes whenever a new version is registered"
             hint = "Write /versions/N instead of /labels/latest, :N instead of @latest."
@@ -93,33 +97,50 @@ def _judged(
 @check("file")
 def _data(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
     """Data paths: the inputs and outputs of jobs and pipelines, and where an asset is."""
-    for path in (data.path for data in data_in(file)):
+    for path, _, is_input in data_in(file):
         if file.kind != "asset" and _NAME_ONLY.fullmatch(path.text):
-            hint = f"Write {path.text}:VERSION, or {path.text}@latest."
-            yield NO_VERSION.at(path.span, f"'{path.text}' has no version", hint)
+            message, hint = f"'{path.text}' has no version", f"Write {path.text}:VERSION, or {path.text}@latest."
+            yield NO_VERSION.at(path.span, message, hint, severity="error" if is_input else "warning")
         if file.kind != "asset" and path.text.startswith("azureml:") and not path.text.startswith("azureml:/"):
             yield from _form(path, "data")
-        problem = _wrong_address(path.text)
-        if problem is not None:
-            yield BAD_REFERENCE.at(path.span, *problem, severity="warning")
+        yield from _wrong_address(path)
+        if is_input:
+            yield from _taken_otherwise(path, file)
     if file.kind in ("pipeline", "command_job", "sweep_job", "other_job"):
         for entry in (entry for job in file.jobs for entry in job.entries_of("inputs").values()):
             named = entry.value.get("path") if entry.value.is_mapping else entry.value
             yield from _unknown(named, _DATA, context)
 
 
-def _wrong_address(text: str) -> tuple[str, str] | None:
-    """What is wrong with an `azureml://` address of data, and a hint; None if nothing is."""
-    address, folder = _DATA_ADDRESS.match(text), _DATASTORE_FOLDER.match(text)
+def _wrong_address(path: Node) -> Iterator[Diagnostic]:
+    """An `azureml://` address that nothing can be read from. One that resembles no known one may be a newer kind."""
+    address, folder = _DATA_ADDRESS.match(path.text), _DATASTORE_FOLDER.match(path.text)
     if address is not None and address[1] not in _DATA_ADDRESSES:
-        hint = close_match(address[1], _DATA_ADDRESSES) or "Data is stored in azureml://datastores/NAME/paths/…"
-        return f"'azureml://{address[1]}/' is not an address of data", hint
-    if folder is not None and not folder[1]:
-        return "this address names no datastore", "Write azureml://datastores/NAME/paths/…"
-    if folder is not None and folder[2] != "paths":
+        message = f"'azureml://{address[1]}/' is not an address of data"
+        meant = close_match(address[1], _DATA_ADDRESSES)
+        hint = meant or "Data is stored in azureml://datastores/NAME/paths/…"
+        yield BAD_REFERENCE.at(path.span, message, hint, severity="error" if meant else "warning")
+    elif folder is not None and not folder[1]:
+        message = "this address names no datastore"
+        yield BAD_REFERENCE.at(path.span, message, "Write azureml://datastores/NAME/paths/…")
+    elif folder is not None and folder[2] != "paths":
         message = f"expected 'paths' after the name of the datastore, not '{shorten(folder[2])}'"
-        return message, f"Write azureml://datastores/{folder[1]}/paths/…"
-    return None
+        yield BAD_REFERENCE.at(path.span, message, f"Write azureml://datastores/{folder[1]}/paths/…")
+
+
+def _taken_otherwise(path: Node, file: LintedFile) -> Iterator[Diagnostic]:
+    """An asset that is given for the path of a new one, and a local path that a job takes for the name of an asset.
+
+    As azure-ai-ml 1.35.2 reads them (`_check_and_upload_path`, `_resolve_job_input`).
+    """
+    text = path.text
+    if file.kind == "asset" and _NAME_AND_VERSION.fullmatch(text):
+        if not os.path.lexists(file.document.file.parent / text):
+            message = f"a new asset's path is a folder, a file or an address, and '{shorten(text)}' names an asset"
+            yield BAD_REFERENCE.at(path.span, message, "Jobs name it by `path: azureml:NAME:VERSION`, without a copy.")
+    elif file.kind != "asset" and _LOCAL_WITH_SIGN.fullmatch(text):
+        message = "Azure ML's client takes a relative path with ':' or '@' for the name of an asset, and refuses it"
+        yield BAD_REFERENCE.at(path.span, message, "Rename the folder or file.")
 
 
 MOVING_VERSION = Rule("AML410", "moving-version", "warning", pedantic=True).explained(
@@ -206,7 +227,7 @@ def _form(node: Node, what: str) -> Iterator[Diagnostic]:
         return
     match = _REGISTRY_ASSET.match(text)
     if match is not None and match[1] in _ASSET_FOLDERS and match[2] is None:
-        yield NO_VERSION.at(node.span, f"this {what} has no version", f"Write {text}/versions/N.")
+        yield NO_VERSION.at(node.span, f"this {what} has no version", f"Write {text}/versions/N.", severity="warning")
     elif match is None or match[1] not in _ASSET_FOLDERS or match[2] not in ("versions", "labels"):
         message = f"'{shorten(text)}' is not a valid reference to a registered {what}"
         hint = (
@@ -298,12 +319,6 @@ def _without_a_name(file: LintedFile, context: LintContext) -> Iterator[Diagnost
     root = file.root
     if file.kind not in ("component", "pipeline_component") or "name" in root.entries:
         return
-    if file.document.file not in context.cached("used files", lambda: _files_of_used_components(context)):
+    if file.document.file not in context.files_of_used_components:
         message = "there is no 'name': a component is registered under one"
         yield MISSING_KEY.at(next(iter(root.entries.values())).key.span, message, "Write `name: …`.")
-
-
-def _files_of_used_components(context: LintContext) -> frozenset[Path]:
-    jobs = (job for pipeline in context.parsed.pipelines for job in pipeline.model.jobs.values())
-    named = (job.component for job in jobs if isinstance(job.component, (Component, PipelineComponent)))
-    return frozenset(component.file for component in named)

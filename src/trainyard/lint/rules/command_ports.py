@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
 from trainyard.lint.checks import LintContext, check
@@ -19,6 +19,7 @@ from trainyard.spec.expressions import (
 )
 from trainyard.spec.parsed import ParsedCommand
 from trainyard.spec.rule import Rule
+from trainyard.spec.shell_words import simple_commands
 
 _PATH = r"(?:\.[A-Za-z_]\w*)+"
 _LEGACY = re.compile(
@@ -35,6 +36,11 @@ _DESCRIBED_TO_ORDER = re.compile(
     r"only (?:to|for) (?:the )?(?:order|ordering|wait|waiting)|triggers? (?:the|this) job|not (?:actually )?used)\b",
     re.IGNORECASE,
 )
+_OF_A_JOB = re.compile(r"\$\{\{\s*parent\.jobs\.")
+# So many unused inputs are no slip.
+_MANY = 3
+# Programs that show something and make nothing.
+_STUBS = frozenset({"echo", "printf", "ls", "pwd", "env", "printenv", "date", "sleep", "true", "whoami", "hostname"})
 _SECOND_DOLLAR = re.compile(r"(?<!\$)\$(?=\$\{\{)")
 _BRACKETS_WITHOUT_DOLLAR = re.compile(r"(?<!\$)\[\[(?=\s*--[A-Za-z])|\$\[(?!\[)(?=\s*--[A-Za-z])")
 
@@ -146,8 +152,9 @@ def _required_input_inside(command: ParsedCommand, context: LintContext) -> Iter
 UNUSED_INPUT = Rule("AML211", "unused-input", "warning", suppressed_by_errors=True).explained(
     summary="The command does not use a declared input.",
     why="Setting it has no effect. Only reported if the command runs scripts of the code that do not read environment "
-    "variables, where `AZUREML_PARAMETER_…` has the values of inputs. Data that only makes the job wait for another "
-    "one, by its name (`wait_for`, `after_training`) or description, is not reported.",
+    "variables, where `AZUREML_PARAMETER_…` has the values of inputs. Three and more are one note: the component is "
+    "called with what others need. Data that only makes the job wait for another one is not reported if its name "
+    "(`wait_for`, `after_training`) or description says so, and a note if a pipeline binds it to a job's output.",
     example="""\
 type: command
 name: train
@@ -175,12 +182,29 @@ def _unused_input(command: ParsedCommand, context: LintContext) -> Iterator[Diag
             if not port.is_parameter
             and (_NAMED_TO_ORDER.search(port.name) or _DESCRIBED_TO_ORDER.search(port.description or ""))
         }
-        yield from (found for found in _unused_ports(command, "inputs", UNUSED_INPUT) if found.span not in ordering)
+        found = [each for each in _unused_ports(command, "inputs", UNUSED_INPUT) if each.span not in ordering]
+        yield from _as_one(found) if len(found) >= _MANY else (_as_note(each, command, context) for each in found)
+
+
+def _as_one(found: Sequence[Diagnostic]) -> Iterator[Diagnostic]:
+    """One note on many inputs: a component that takes what its siblings take, as templates have them."""
+    message = f"the command does not use {len(found)} inputs"
+    related = [Related(each.span, each.message) for each in found]
+    yield found[0]._replace(message=message, hint="Remove them, or use them.", related=tuple(related), severity="info")
+
+
+def _as_note(found: Diagnostic, command: ParsedCommand, context: LintContext) -> Diagnostic:
+    """The finding, as a note if the input is data of another job: the job waits for that one."""
+    port = next(port for port in command.component.inputs.values() if port.key_span == found.span)
+    values = (job.inputs.get(port.name) for _, job in context.jobs_using(command.component))
+    waits = any(value is not None and _OF_A_JOB.search(value.text) is not None for value in values)
+    return found._replace(severity="info") if waits and not port.is_parameter else found
 
 
 UNWRITTEN_OUTPUT = Rule("AML212", "unwritten-output", "warning", suppressed_by_errors=True).explained(
     summary="The command does not use a declared output.",
-    why="The script does not know its path, so it cannot write to it; whoever reads the output gets an empty folder.",
+    why="The script does not know its path, so it cannot write to it; whoever reads the output gets an empty folder. "
+    "A note where the command is a stub, such as `echo hello`.",
     example="""\
 type: command
 name: train
@@ -194,7 +218,9 @@ outputs:
 
 @check("command")
 def _unwritten_output(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
-    yield from _unused_ports(command, "outputs", UNWRITTEN_OUTPUT)
+    found = list(_unused_ports(command, "outputs", UNWRITTEN_OUTPUT))
+    is_stub = bool(found) and all(words[0].text in _STUBS for words in simple_commands(command.text))
+    yield from (each._replace(severity="info") if is_stub else each for each in found)
 
 
 def _segments(command: ParsedCommand) -> tuple[Segment, ...]:

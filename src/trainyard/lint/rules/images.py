@@ -26,7 +26,7 @@ _PLAIN_NAME = re.compile(r"(?:\./)?[\w-][\w./-]*")
 _INSTRUCTION = re.compile(r"([A-Za-z]+)(?=\s|$)")
 
 
-IMAGE_NAME = Rule("AML419", "image-name", "warning").explained(
+IMAGE_NAME = Rule("AML419", "image-name", "error").explained(
     summary="No image can have this name: capitals in its path, or a registry that is misspelt.",
     why="The client sends the name as it is, and the first job fails when the machine pulls the image. Docker takes "
     "capitals in tags and hosts only.",
@@ -62,7 +62,7 @@ def _name(image: Node) -> Iterator[Diagnostic]:
         message = f"an image's name has no capitals: '{shorten(lowered)}'"
         yield IMAGE_NAME.at(image.span, message, f"Write {shorten(right)}.")
     elif meant is not None:
-        yield IMAGE_NAME.at(image.span, f"unknown registry '{name}'", f"Did you mean '{meant}'?")
+        yield IMAGE_NAME.at(image.span, f"unknown registry '{name}'", f"Did you mean '{meant}'?", severity="warning")
 
 
 class _Line(NamedTuple):
@@ -73,7 +73,7 @@ class _Line(NamedTuple):
     span: Span
 
 
-DOCKERFILE = Rule("AML420", "dockerfile", "warning").explained(
+DOCKERFILE = Rule("AML420", "dockerfile", "error").explained(
     summary="A Dockerfile has an instruction that Docker does not know, or copies a file that is not in its context.",
     why="The image is built before the first job, which fails after minutes. Docker sees the folder of `build: "
     "{path: …}` and nothing else of the repository. Files are only looked for if that folder has any besides the "
@@ -188,7 +188,8 @@ def _not_copied(line: _Line, texts: Sequence[str], above: Sequence[_Line]) -> It
     for option, value in pairwise(texts):
         if option in ("-r", "--requirement") and _PLAIN_NAME.fullmatch(value) and not makes_files:
             message = f"nothing above copies '{shorten(value)}' into the image"
-            yield DOCKERFILE.at(line.span, message, f"Write `COPY {value} .` above it.")
+            # The image that this starts from may have it.
+            yield DOCKERFILE.at(line.span, message, f"Write `COPY {value} .` above it.", severity="warning")
 
 
 def _copied(line: _Line, root: Path) -> Iterator[Diagnostic]:

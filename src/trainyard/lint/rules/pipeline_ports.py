@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from trainyard.lint.checks import LintContext, check
-from trainyard.spec.diagnostic import Diagnostic, Related
+from trainyard.spec.diagnostic import Diagnostic, Related, Severity
 from trainyard.spec.documents import Node
 from trainyard.spec.expressions import TRAIN_COMPONENT, bindings_of_value, only_binding
 from trainyard.spec.model import Port
@@ -47,8 +47,8 @@ def _unbound_pipeline_output(pipeline: ParsedPipeline, context: LintContext) -> 
 
 UNREAD_PIPELINE_INPUT = Rule("AML214", "unread-pipeline-input", "warning", suppressed_by_errors=True).explained(
     summary="No job reads this pipeline input.",
-    why="Setting it has no effect. This is a note unless a job has an input of the same name, which it is likely "
-    "meant for.",
+    why="Setting it has no effect. Inputs that a job has under the same name, and is likely meant to get, are one "
+    "warning a file; others are notes.",
     example="""\
 type: pipeline
 settings: {default_compute: azureml:cpus}
@@ -65,13 +65,19 @@ jobs:
 
 @check("pipeline")
 def _unread_pipeline_input(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
-    for name, port in _unused(pipeline, "inputs"):
-        message = f"no job reads the pipeline's input '{name}'"
-        hint = f"Bind ${{{{parent.inputs.{name}}}}} in a job, or remove '{name}'."
-        # Whoever sets it expects the job with an input of this name to get it; otherwise it is only left over.
-        jobs = pipeline.model.jobs.values()
-        is_expected = any(name in job.inputs or name in (job.declared_inputs or ()) for job in jobs)
-        yield UNREAD_PIPELINE_INPUT.at(port.key_span, message, hint, severity=None if is_expected else "info")
+    unused = dict(_unused(pipeline, "inputs"))
+    of_jobs = {name for job in pipeline.model.jobs.values() for name in (*job.inputs, *(job.declared_inputs or ()))}
+    # Whoever sets it expects the job with an input of this name to get it; otherwise it is only left over.
+    expected = [name for name in unused if name in of_jobs]
+    for name, port in unused.items():
+        if name not in expected[1:]:
+            others = expected[1:] if name in expected else []
+            named = "', '".join([name, *others])
+            message = f"no job reads the pipeline's input{'s' if others else ''} '{named}'"
+            hint = f"Bind ${{{{parent.inputs.{name}}}}} in a job, or remove '{name}'."
+            related = [Related(unused[other].key_span, f"'{other}' is declared here") for other in others]
+            severity: Severity | None = None if name in expected else "info"
+            yield UNREAD_PIPELINE_INPUT.at(port.key_span, message, hint, related, severity=severity)
 
 
 TEXT_FOR_BINDING = Rule("AML215", "text-for-binding", "error").explained(

@@ -40,6 +40,8 @@ _READABLE_AS = {
     ("custom_model", "uri_file"),
     ("mltable", "uri_folder"),
 }
+# A script that takes the path of a folder gets that of a file: many look whether it is one.
+_MAY_BE_READ_AS = ("uri_file", "uri_folder")
 _WIDENS_TO = {("integer", "number"), ("integer", "string"), ("number", "string"), ("boolean", "string")}
 _LIMIT_RULES = frozenset({LITERAL_OUT_OF_RANGE.id, LITERAL_NOT_A_CHOICE.id, OUT_OF_BOUNDS.id})
 
@@ -68,8 +70,8 @@ class _Bound(NamedTuple):
 
 DATA_TYPE_MISMATCH = Rule("AML307", "data-type-mismatch", "warning").explained(
     summary="A port is bound to data of another type.",
-    why="The client does not compare them. A script that expects a file gets a folder, or the other way round; an "
-    "mltable is a folder with an MLTable file in it.",
+    why="The client does not compare them. A script that expects a file gets a folder; an mltable is a folder with an "
+    "MLTable file in it. A file for a folder is a note: Azure ML passes its path, and some scripts take either.",
     example="""\
 type: pipeline
 settings: {default_compute: azureml:cpus}
@@ -95,7 +97,7 @@ def _data_type_mismatch(pipeline: ParsedPipeline, context: LintContext) -> Itera
         if found != port.type and (found, port.type) not in _READABLE_AS:
             message = f"'{port.name}' of the job '{job.name}' takes {_article(port.type)}, but gets {_article(found)}"
             related = [Related(port.key_span, f"'{port.name}' is {_article(port.type)}")]
-            yield DATA_TYPE_MISMATCH.at(stated.span, message, "Declare both with the same type.", related)
+            yield _mismatch(found, port.type, stated.span, message, related)
     for job in pipeline.model.jobs.values():
         for name, _, text in _values(job, "outputs"):
             yield from _output_mismatch(job, name, text, pipeline)
@@ -115,7 +117,12 @@ def _output_mismatch(job: Job, name: str, text: Node, pipeline: ParsedPipeline) 
     span = pipeline.reading.document.span_within(text, binding.start, binding.end)
     related = [Related(each.key_span, f"'{each.name}' is {_article(each.type)}") for each in (target, port)]
     message = f"the job '{job.name}' writes {_article(port.type)} to an output of type {target.type}"
-    yield DATA_TYPE_MISMATCH.at(span, message, "Declare both with the same type.", related)
+    yield _mismatch(port.type, target.type, span, message, related)
+
+
+def _mismatch(found: str, wanted: str, span: Span, message: str, related: list[Related]) -> Diagnostic:
+    severity: Severity | None = "info" if (found, wanted) == _MAY_BE_READ_AS else None
+    return DATA_TYPE_MISMATCH.at(span, message, "Declare both with the same type.", related, severity=severity)
 
 
 PARAMETER_FOR_DATA = Rule("AML308", "parameter-for-data", "error").explained(
@@ -220,8 +227,7 @@ def _types_of_bindings(pipeline: ParsedPipeline, context: LintContext) -> Iterat
         source, target, is_literal = bound.source, bound.target, _is_plain_literal(bound.source)
         if not source.is_parameter and not target.is_parameter:
             if (source.type, target.type) not in _READABLE_AS:
-                hint = "Declare both with the same type."
-                yield DATA_TYPE_MISMATCH.at(bound.span, bound.message, hint, bound.related)
+                yield _mismatch(source.type, target.type, bound.span, bound.message, bound.related)
         elif source.is_parameter and target.is_parameter:
             if not is_literal and (source.type, target.type) not in _WIDENS_TO:
                 hint = f"Declare both as {target.type}."

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from trainyard.lint.checks import LintContext, LintedFile, check, known_words, number_of
 from trainyard.settings.suggestions import close_match, did_you_mean
-from trainyard.spec.diagnostic import Diagnostic, Related, SpecError
+from trainyard.spec.diagnostic import Diagnostic, Related, Severity, SpecError
 from trainyard.spec.documents import Document, Node, shorten
 from trainyard.spec.file_kinds import KIND_NAMES, kind_of
 from trainyard.spec.model import Port
@@ -41,14 +41,15 @@ _TIMESTAMP = re.compile(r"[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}(?:[Tt ]+[0-9]{1,2}:[0-9
 SCHEDULE_TRIGGER = Rule("AML318", "schedule-trigger", "warning").explained(
     summary="A schedule's trigger never fires, or not when it seems to.",
     why="The fields of `expression` are minute (0-59), hour (0-23), day (1-31), month (1-12) and weekday (0-6, Sunday "
-    "is 0). A time zone has the name that Windows gives it. A schedule that ends before it starts does nothing.",
+    "is 0). Azure ML refuses any other number, and its client a day that no calendar has. A time zone has the name "
+    "that Windows gives it. A schedule that ends before it starts does nothing.",
     example="""\
 name: nightly
 trigger:
   type: cron
-  expression: "‸15 ‹24⇒0› * * *"
+  expression: "0 3 ‹31⇒28› 2 *"
 create_job: {type: pipeline, job: azureml:forecast}
-""".replace("‸15 ", "15 ‸"),
+""",
 )
 
 
@@ -116,9 +117,11 @@ def _expression(expression: Node, document: Document) -> Iterator[Diagnostic]:
         problem = next((found for part in text.split(",") if (found := _wrong(part, least, most, names))), "")
         if problem:
             span = document.span_within(expression, start, end)
-            yield SCHEDULE_TRIGGER.at(
-                span, f"the {name} '{shorten(text)}' {problem}", f"Write {least} to {most}, or *."
-            )
+            message = f"the {name} '{shorten(text)}' {problem}"
+            # 7 is Sunday in many other programs, and nothing is known of Azure ML's.
+            is_certain = problem == _out_of(least, most) and (name, text) != ("weekday", "7")
+            severity: Severity = "error" if is_certain else "warning"
+            yield SCHEDULE_TRIGGER.at(span, message, f"Write {least} to {most}, or *.", severity=severity)
     missing = _missing_day(fields)
     if missing:
         text, start, end = fields[2]
@@ -137,6 +140,10 @@ def _missing_day(fields: Sequence[tuple[str, int, int]]) -> str:
     return f"never comes: the longest of these months has {longest} days" if longest < min(numbers) <= 31 else ""
 
 
+def _out_of(least: int, most: int) -> str:
+    return f"is not between {least} and {most}"
+
+
 def _wrong(part: str, least: int, most: int, names: list[str]) -> str:
     """What is wrong with a part of a field, such as `1-5` or `*/15`, in words; empty if nothing is."""
     match = _CRON_PART.fullmatch(part)
@@ -150,7 +157,7 @@ def _wrong(part: str, least: int, most: int, names: list[str]) -> str:
             return "cannot be read"
         numbers.append(int(written) if written.isdecimal() else names.index(written.lower()[:3]) + least)
     if any(not least <= number <= most for number in numbers):
-        return f"is not between {least} and {most}"
+        return _out_of(least, most)
     if match[3] is not None and not 0 < int(match[3]) <= most:
         return f"steps by {match[3]}, and there are only {most}" if int(match[3]) else "never steps"
     return "ends before it begins" if len(numbers) == 2 and numbers[0] > numbers[1] else ""
@@ -164,7 +171,8 @@ def _times(trigger: Node, document: Document) -> Iterator[Diagnostic]:
             message = f"YAML reads {node.text} as a date, and Azure ML's client takes only a text"
             yield YAML_TRAP.at(node.span, message, f"Quote it: {quoted}.", replacement=quoted, severity="error")
         elif node is not None and _is_impossible(node.text.strip()):
-            yield SCHEDULE_TRIGGER.at(node.span, f"there is no time '{shorten(node.text)}'", "Correct day or hour.")
+            message = f"there is no time '{shorten(node.text)}'"
+            yield SCHEDULE_TRIGGER.at(node.span, message, "Correct day or hour.", severity="error")
     first, last = _time(start), _time(end)
     if start is not None and end is not None and first is not None and last is not None and last <= first:
         related = [Related(start.span, "it starts here")]

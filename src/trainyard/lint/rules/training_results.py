@@ -106,7 +106,7 @@ def _has_one_process(component: Node) -> bool:
     return processes is not None and processes.text == "1" and (machines is None or machines.text == "1")
 
 
-LEFT_DETERMINISTIC = Rule("AML617", "left-deterministic", "warning", suppressed_by_errors=True).explained(
+LEFT_DETERMINISTIC = Rule("AML617", "left-deterministic", "info", suppressed_by_errors=True).explained(
     summary="A distributed training does not set `is_deterministic`.",
     why="The default is true: when the job is submitted again unchanged, Azure ML does not run it, but reuses the old "
     "outputs. Write `is_deterministic: false`, or `true` if that is what you want.",

@@ -1,0 +1,177 @@
+"""Severity follows certainty: what fails in every case is an error, what may be meant a warning or a note."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from trainyard.lint.linter import lint
+
+COMMAND = "type: command\nname: {name}\ncommand: {command}\ncode: ./src\nenvironment: azureml:torch:3\n"
+JOB = "type: command\ncommand: echo ${{inputs.x}}\nenvironment: azureml:torch:3\ncompute: azureml:cpus\n"
+SCRIPT = "import sys\n\nprint(sys.argv)\n"
+
+
+def found(folder: Path, files: dict[str, str]) -> dict[str, list[tuple[str, str, int]]]:
+    """The rules, severities and lines of what lint finds in files, by file; the first one is named to it."""
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text, encoding="utf-8")
+    by_file: dict[str, list[tuple[str, str, int]]] = {}
+    for each in lint([folder / next(iter(files))]).diagnostics:
+        name = each.span.file.relative_to(folder).as_posix()
+        by_file.setdefault(name, []).append((each.rule, each.severity, each.span.line))
+    return by_file
+
+
+@pytest.mark.parametrize("name", ["my train", "Train", "train-ddp", "1st_train"])
+def test_a_component_that_the_client_does_not_load_is_an_error(name: str, tmp_path: Path) -> None:
+    files = {"train.yaml": COMMAND.format(name=name, command="python train.py"), "src/train.py": SCRIPT}
+    assert found(tmp_path, files) == {"train.yaml": [("AML109", "error", 2)]}
+
+
+def test_the_client_takes_any_name_where_a_pipeline_names_the_file(tmp_path: Path) -> None:
+    pipeline = (
+        "type: pipeline\nsettings: {default_compute: azureml:cpus}\njobs:\n  train:\n    component: ./train.yaml\n"
+    )
+    component = COMMAND.format(name="my train", command="python train.py")
+    files = {"pipeline.yaml": pipeline, "train.yaml": component, "src/train.py": SCRIPT}
+    assert found(tmp_path, files) == {"train.yaml": [("AML109", "warning", 2)]}
+
+
+@pytest.mark.parametrize(
+    ("instruction", "severity"),
+    [
+        ("COPY requirement.txt /tmp/", "error"),
+        ("CPY requirements.txt /tmp/", "error"),
+        ("RUN pip instal numpy", "error"),
+    ],
+)
+def test_an_image_that_cannot_be_built_is_an_error(instruction: str, severity: str, tmp_path: Path) -> None:
+    files = {
+        "environment.yaml": "name: torch\nbuild: {path: ./docker}\n",
+        "docker/Dockerfile": f"FROM python:3.12\n{instruction}\n",
+        "docker/requirements.txt": "numpy\n",
+    }
+    assert found(tmp_path, files) == {"docker/Dockerfile": [("AML420", severity, 2)]}
+
+
+@pytest.mark.parametrize(
+    ("path", "findings"),
+    [
+        ("azureml://datastore/raw/paths/taxi", [("AML405", "error", 4)]),
+        ("azureml://datastores/raw/path/taxi", [("AML405", "error", 4)]),
+        ("azureml://newkind/raw/paths/taxi", [("AML405", "warning", 4)]),
+        ("azureml://datastores/raw/paths/taxi", []),
+        ("taxi-data@latest", [("AML405", "error", 4)]),
+        ("azureml:taxi-data:1", [("AML405", "error", 4)]),
+        ("./taxi", []),
+    ],
+)
+def test_an_asset_is_where_its_path_leads(path: str, findings: list[tuple[str, str, int]], tmp_path: Path) -> None:
+    files = {"taxi.yaml": f"name: taxi\nversion: '1'\ntype: uri_folder\npath: {path}\n"}
+    assert found(tmp_path, files) == ({"taxi.yaml": findings} if findings else {})
+
+
+@pytest.mark.parametrize(
+    ("path", "findings"),
+    [
+        ("azureml://datastore/raw/paths/taxi", [("AML405", "error", 6)]),
+        ("azureml:taxi-data", [("AML409", "error", 6)]),
+        ("./days/2026-11-24T10:00", [("AML405", "error", 6)]),
+        # The client takes both for the registered asset.
+        ("azureml:taxi-data@latest", []),
+        ("taxi-data@latest", []),
+    ],
+)
+def test_a_job_reads_what_the_client_resolves(path: str, findings: list[tuple[str, str, int]], tmp_path: Path) -> None:
+    files = {"job.yaml": f"{JOB}inputs:\n  x: {{type: uri_folder, path: '{path}'}}\n"}
+    assert found(tmp_path, files) == ({"job.yaml": findings} if findings else {})
+
+
+@pytest.mark.parametrize(
+    ("environment", "severity"), [("azureml:torch", "error"), ("azureml:AzureML-pytorch-1.9", "warning")]
+)
+def test_the_client_refuses_an_environment_without_version(environment: str, severity: str, tmp_path: Path) -> None:
+    text = COMMAND.format(name="train", command="python train.py").replace("azureml:torch:3", environment)
+    assert found(tmp_path, {"train.yaml": text, "src/train.py": SCRIPT}) == {"train.yaml": [("AML409", severity, 5)]}
+
+
+@pytest.mark.parametrize(
+    ("expression", "severity"),
+    [("0 3 * * 8", "error"), ("0 24 * * *", "error"), ("0 3 * * 7", "warning"), ("0 3 31 2 *", "warning")],
+)
+def test_a_time_that_no_clock_has_is_an_error(expression: str, severity: str, tmp_path: Path) -> None:
+    text = f'name: nightly\ntrigger:\n  type: cron\n  expression: "{expression}"\ncreate_job: azureml:forecast:1\n'
+    assert found(tmp_path, {"nightly.yaml": text}) == {"nightly.yaml": [("AML318", severity, 4)]}
+
+
+def test_a_component_that_ignores_many_inputs_has_one_note(tmp_path: Path) -> None:
+    inputs = "inputs:\n" + "".join(f"  input_{letter}: {{type: integer, default: 1}}\n" for letter in "abcd")
+    files = {"train.yaml": COMMAND.format(name="train", command="python train.py") + inputs, "src/train.py": SCRIPT}
+    assert found(tmp_path, files) == {"train.yaml": [("AML211", "info", 7)]}
+
+
+@pytest.mark.parametrize(("value", "severity"), [("${{parent.jobs.first.outputs.out}}", "info"), ("2", "warning")])
+def test_data_that_a_job_waits_for_may_be_unused(value: str, severity: str, tmp_path: Path) -> None:
+    kind = "uri_folder" if severity == "info" else "integer"
+    pipeline = f"""\
+type: pipeline
+settings: {{default_compute: azureml:cpus}}
+jobs:
+  first:
+    type: command
+    command: echo ${{{{outputs.out}}}}
+    environment: azureml:torch:3
+    outputs: {{out: {{type: uri_folder}}}}
+  train:
+    component: ./train.yaml
+    inputs: {{before: "{value}"}}
+"""
+    component = COMMAND.format(name="train", command="python train.py") + f"inputs:\n  before: {{type: {kind}}}\n"
+    files = {"pipeline.yaml": pipeline, "train.yaml": component, "src/train.py": SCRIPT}
+    assert ("AML211", severity, 7) in found(tmp_path, files)["train.yaml"]
+
+
+@pytest.mark.parametrize(("command", "severity"), [("echo hello && sleep 5", "info"), ("python -m train", "warning")])
+def test_a_stub_need_not_write(command: str, severity: str, tmp_path: Path) -> None:
+    text = COMMAND.format(name="train", command=command).replace("code: ./src\n", "")
+    files = {"train.yaml": f"{text}outputs:\n  model: {{type: uri_folder}}\n"}
+    assert found(tmp_path, files) == {"train.yaml": [("AML212", severity, 6)]}
+
+
+def test_inputs_that_no_job_reads_are_one_warning(tmp_path: Path) -> None:
+    pipeline = """\
+type: pipeline
+settings: {default_compute: azureml:cpus}
+inputs: {epochs: 3, rounds: 4, left_over: 5}
+jobs:
+  train:
+    component: ./train.yaml
+    inputs: {epochs: 1, rounds: 2}
+"""
+    component = COMMAND.format(name="train", command="python train.py ${{inputs.epochs}} ${{inputs.rounds}}")
+    component += "inputs:\n  epochs: {type: integer}\n  rounds: {type: integer}\n"
+    files = {"pipeline.yaml": pipeline, "train.yaml": component, "src/train.py": SCRIPT}
+    assert found(tmp_path, files) == {"pipeline.yaml": [("AML214", "warning", 3), ("AML214", "info", 3)]}
+
+
+@pytest.mark.parametrize(
+    ("given", "taken", "severity"), [("uri_file", "uri_folder", "info"), ("uri_folder", "uri_file", "warning")]
+)
+def test_a_file_for_a_folder_is_a_note(given: str, taken: str, severity: str, tmp_path: Path) -> None:
+    pipeline = f"""\
+type: pipeline
+settings: {{default_compute: azureml:cpus}}
+inputs:
+  table: {{type: {given}, path: azureml:table:1}}
+jobs:
+  train:
+    component: ./train.yaml
+    inputs: {{table: "${{{{parent.inputs.table}}}}"}}
+"""
+    component = COMMAND.format(name="train", command="python train.py ${{inputs.table}}")
+    component += f"inputs:\n  table: {{type: {taken}}}\n"
+    files = {"pipeline.yaml": pipeline, "train.yaml": component, "src/train.py": SCRIPT}
+    assert found(tmp_path, files) == {"pipeline.yaml": [("AML307", severity, 8)]}
