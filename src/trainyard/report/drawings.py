@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from trainyard.errors import UsageError
 from trainyard.report.graph_layout import BoxCentre, Edge, Layout, Spacing, lay_out
@@ -191,47 +190,24 @@ class Timeline:
 
 def draw_timeline(run: RunRecord) -> Timeline | None:
     """Return the timeline of a run, or None if fewer than two jobs have a known start and duration."""
-    started = {job.name: _timed_attempts(job) for job in run.jobs.values() if job.reused_from is None}
-    timed = {name: attempts for name, attempts in started.items() if attempts}
-    if len(timed) < 2:
+    spans: dict[str, list[tuple[float, float, str, str]]] = {}
+    for job in run.jobs.values():
+        for number, attempt in enumerate(job.attempts, start=1):
+            if attempt.started_at is not None and attempt.duration_s is not None and job.reused_from is None:
+                which = f"{job.title}, attempt {number} of {len(job.attempts)}" if len(job.attempts) > 1 else job.title
+                why = f"; {attempt.reason}" if attempt.reason else ""
+                spans.setdefault(job.name, []).append((attempt.started_at.timestamp(), attempt.duration_s, which, why))
+    if len(spans) < 2:
         return None
-    attempts = [attempt for of_job in timed.values() for attempt in of_job]
-    origin = min(attempt.start for attempt in attempts)
-    span = max(max(attempt.start + attempt.seconds for attempt in attempts) - origin, 0.001)
-    rows = [
-        JobBars(run.jobs[name], tuple(attempt.bar(name, len(of_job), origin, span) for attempt in of_job))
-        for name, of_job in timed.items()
-    ]
-    rows.sort(key=lambda row: row.bars[0].start)
-    return Timeline(tuple(rows), span)
+    origin = min(start for of_job in spans.values() for start, *_ in of_job)
+    total = max(0.001, *(start + seconds - origin for of_job in spans.values() for start, seconds, *_ in of_job))
 
+    def bar(start: float, seconds: float, which: str, why: str) -> Bar:
+        tooltip = f"{which}: began after {duration(start - origin)}, took {duration(seconds)}{why}"
+        return Bar(round((start - origin) / total * 100, 3), round(seconds / total * 100, 3), tooltip)
 
-class _TimedAttempt(NamedTuple):
-    """An attempt of which it is known when it began, in seconds, and how long it took."""
-
-    number: int
-    start: float
-    seconds: float
-    reason: str | None
-
-    def bar(self, job: str, attempts: int, origin: float, span: float) -> Bar:
-        """Return its bar on a timeline that begins at `origin` and spans so many seconds."""
-        after = self.start - origin
-        which = f"{job}, attempt {self.number} of {attempts}" if attempts > 1 else job
-        tooltip = f"{which}: began after {duration(after)}, took {duration(self.seconds)}"
-        return Bar(
-            start=round(after / span * 100, 3),
-            length=round(self.seconds / span * 100, 3),
-            tooltip=f"{tooltip}; {self.reason}" if self.reason else tooltip,
-        )
-
-
-def _timed_attempts(job: JobRecord) -> list[_TimedAttempt]:
-    return [
-        _TimedAttempt(number, attempt.started_at.timestamp(), attempt.duration_s, attempt.reason)
-        for number, attempt in enumerate(job.attempts, start=1)
-        if attempt.started_at is not None and attempt.duration_s is not None
-    ]
+    rows = [JobBars(run.jobs[name], tuple(bar(*span) for span in of_job)) for name, of_job in spans.items()]
+    return Timeline(tuple(sorted(rows, key=lambda row: row.bars[0].start)), total)
 
 
 @dataclass(frozen=True)

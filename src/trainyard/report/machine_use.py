@@ -33,7 +33,6 @@ class MachineUse:
     title: str
     figures: tuple[Figure, ...]
     charts: tuple[Chart, ...]
-    is_longest: bool
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,6 @@ def machine_uses(run: RunRecord, run_folder: Path) -> list[MachineUse]:
             name,
             tuple(_figures(samples)),
             charts.get(name, ()),
-            is_longest=name in longest[:1],
         )
         for name, samples in found.items()
         if samples

@@ -33,7 +33,7 @@ from trainyard.report.job_results import (
 from trainyard.report.machine_use import machine_uses
 from trainyard.report.page_templates import page_templates
 from trainyard.report.speed import Figure, speed_figures
-from trainyard.report.sweeps import SweepView, sweep_view
+from trainyard.report.sweeps import SweepView
 from trainyard.settings import quantities
 from trainyard.settings.files import replace_text
 from trainyard.settings.run_record import InvalidRunRecord, JobRecord, RunRecord, read_run_record
@@ -183,7 +183,7 @@ def _view(job: JobRecord, origins: dict[str, str], run_folder: Path) -> JobView:
         figures=evaluation_figures(results.evaluation) if results.evaluation else [],
         heat_map=draw_heat_map(confusion) if confusion else None,
         mistakes=most_frequent_mistakes(confusion) if confusion else [],
-        sweep=sweep_view(job),
+        sweep=SweepView(job) if job.trials else None,
         mini_batches=_mini_batches(job, run_folder) if job.processes == 1 else "",
         tracked=tracked,
         tracked_charts=draw_tracked_charts(tracked.metrics) if tracked else [],

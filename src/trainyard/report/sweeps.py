@@ -1,13 +1,15 @@
-"""The trials of a sweep as drawings: parallel coordinates, and the primary metric against each parameter."""
+"""The trials of a sweep as drawings: parallel coordinates, and the primary metric against each parameter.
+
+Here is where each trial lies on each axis; the template knows how large the drawings are.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from trainyard.report.curves import Tick, axis_labels, round_ticks
+from trainyard.report.curves import axis_labels, round_ticks
 from trainyard.settings.quantities import as_text, duration, number
 from trainyard.settings.run_record import JobRecord, TrialRecord, trials_in_words
 
@@ -17,88 +19,55 @@ _LONGEST_NAME = 16
 _RATIO_OF_LOGARITHMIC = 50.0
 """Numbers above 0 that differ by this factor are drawn on a logarithmic axis."""
 
-_BETWEEN_AXES, _SIDE = 150.0, 76.0
 
-
-@dataclass(frozen=True)
-class Axis:
-    """A vertical axis at `x`, with the ticks of its values."""
-
-    label: str
-    x: float
-    ticks: tuple[Tick, ...]
-
-
-@dataclass(frozen=True)
-class DrawnTrial:
-    """A trial as a line (the path) or a point; `strength` 0…1 is the greater, the closer its metric is to the best."""
-
-    trial: TrialRecord
-    tooltip: str
-    path: str = ""
-    strength: float = 1.0
-    x: float = 0.0
-    y: float = 0.0
-
-    @property
-    def kind(self) -> str:
-        """The trial's status, or that it is the best."""
-        return "best" if self.trial.is_best else self.trial.status
-
-
-@dataclass(frozen=True)
-class ParallelCoordinates:
-    """One axis for each parameter, and one for the metric."""
-
-    width: float
-    axes: tuple[Axis, ...]
-    lines: tuple[DrawnTrial, ...]
-    height, top, bottom = 260.0, 34.0, 246.0
-
-
-@dataclass(frozen=True)
-class Plot:
-    """The metric (upwards) against one parameter."""
-
-    parameter: str
-    columns: tuple[Tick, ...]
-    rows: tuple[Tick, ...]
-    points: tuple[DrawnTrial, ...]
-    width, height, left, right, top, bottom = 326.0, 220.0, 58.0, 312.0, 14.0, 180.0
-
-
-@dataclass(frozen=True)
 class SweepView:
-    """A sweep on the page; without trials that were measured there is nothing to draw."""
+    """A sweep on the page; `axes` are the drawn parameters and the metric, or none before two trials have a metric.
 
-    job: JobRecord
-    in_words: str
-    parameters: tuple[str, ...]
-    metric: str
-    coordinates: ParallelCoordinates | None
-    plots: tuple[Plot, ...]
+    `ended` are the trials that are drawn, the best last, to lie on top.
+    """
+
+    def __init__(self, job: JobRecord) -> None:
+        self.job = job
+        self.in_words = trials_in_words(job.trials)
+        self.parameters = list(dict.fromkeys(name for trial in job.trials for name in trial.inputs))
+        self.metric = next((trial.metric_name for trial in job.trials if trial.metric_name), "metric")
+        ended = [trial for trial in job.trials if trial.status in ("completed", "failed")]
+        self.ended = sorted(ended, key=lambda trial: trial.is_best)
+        self.measured = [trial for trial in self.ended if _metric_of(trial) is not None]
+        drawn = [name for name in self.parameters if any(name in trial.inputs for trial in self.measured)]
+        self.axes = [*drawn[:_MOST_PARAMETERS_DRAWN], self.metric] if len(self.measured) > 1 else []
+        self._scales = {
+            name: Scale([v for trial in ended if (v := self._value(trial, name)) is not None]) for name in self.axes
+        }
+
+    def _value(self, trial: TrialRecord, axis: str) -> Any:
+        return _metric_of(trial) if axis == self.metric else trial.inputs.get(axis)
+
+    def place(self, trial: TrialRecord, axis: str) -> float | None:
+        """Return where a trial is on an axis, 0…1; None if it has no value there, as a failed one has no metric."""
+        value = self._value(trial, axis)
+        return None if value is None else self._scales[axis].place(value)
+
+    def ticks(self, axis: str) -> list[tuple[float, str]]:
+        """Return the places on an axis that have a label, and the labels."""
+        return self._scales[axis].ticks()
+
+    def strength(self, trial: TrialRecord) -> float:
+        """Return 0.2…0.85, the more, the closer the trial's metric is to the best."""
+        best, place = self.place(self.measured[-1], self.metric), self.place(trial, self.metric)
+        return 0.85 if best is None or place is None else round(0.85 - 0.65 * abs(place - best), 2)
+
+    def in_detail(self, trial: TrialRecord) -> str:
+        """Return the lines that are shown of a trial under the pointer."""
+        inputs = [f"{name} = {as_text(value)}" for name, value in trial.inputs.items()]
+        measured = (
+            f"{self.metric} = {number(trial.metric)}" if trial.metric is not None else trial.reason or trial.status
+        )
+        best = ", the best" if trial.is_best else ""
+        return "\n".join([f"trial {trial.number}{best}", *inputs, measured, f"took {duration(trial.duration_s)}"])
 
 
-def sweep_view(job: JobRecord) -> SweepView | None:
-    """Return the drawings of a job's trials; None for a job that is no sweep."""
-    if not job.trials:
-        return None
-    parameters = tuple(dict.fromkeys(name for trial in job.trials for name in trial.inputs))
-    metric = next((trial.metric_name for trial in job.trials if trial.metric_name), "metric")
-    ended = [trial for trial in job.trials if trial.status in ("completed", "failed")]
-    measured = [trial for trial in ended if _metric_of(trial) is not None]
-    drawn = [name for name in parameters if any(name in trial.inputs for trial in measured)][:_MOST_PARAMETERS_DRAWN]
-    return SweepView(
-        job,
-        trials_in_words(job.trials),
-        parameters,
-        metric,
-        _parallel_coordinates(ended, drawn, metric) if len(measured) > 1 else None,
-        tuple(_plot(measured, name, metric) for name in drawn) if len(measured) > 1 else (),
-    )
-
-
-class _Scale:
+class Scale:
     """Where values lie on an axis, 0…1: linear, logarithmic, or one place for each value that is not a number."""
 
     def __init__(self, values: Sequence[Any]) -> None:
@@ -126,11 +95,10 @@ class _Scale:
         """Return places and their labels; of many names those that there is room for."""
         if self._names:
             every = -(-len(self._names) // _MOST_VALUES_NAMED)
-            return [(self.place(name), _shortened(name)) for name in self._names[::every]]
+            return [(self.place(name), name[:_LONGEST_NAME]) for name in self._names[::every]]
         if self._is_logarithmic:
             powers = range(math.ceil(math.log10(self._low) - 1e-9), math.floor(math.log10(self._high) + 1e-9) + 1)
-            every = -(-len(powers) // 6)
-            return [(self.place(10.0**power), number(10.0**power)) for power in powers[::every]]
+            return [(self.place(10.0**power), number(10.0**power)) for power in powers[:: -(-len(powers) // 6)]]
         ticks = round_ticks(self._low, self._high, about=5)
         return [(self.place(tick), label) for tick, label in zip(ticks, axis_labels(ticks), strict=True)]
 
@@ -141,65 +109,3 @@ def _metric_of(trial: TrialRecord) -> float | None:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _shortened(name: str) -> str:
-    return name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 1] + "…"
-
-
-def _in_words(trial: TrialRecord, metric: str) -> str:
-    inputs = [f"{name} = {as_text(value)}" for name, value in trial.inputs.items()]
-    measured = f"{metric} = {number(trial.metric)}" if trial.metric is not None else trial.reason or trial.status
-    took = [f"took {duration(trial.duration_s)}"] if trial.duration_s is not None else []
-    return "\n".join([f"trial {trial.number}{', the best' if trial.is_best else ''}", *inputs, measured, *took])
-
-
-def _parallel_coordinates(trials: Sequence[TrialRecord], parameters: Sequence[str], metric: str) -> ParallelCoordinates:
-    """Draw trials that have ended; one without a metric ends at the last parameter."""
-    columns = [[trial.inputs[name] for trial in trials if name in trial.inputs] for name in parameters]
-    metrics = [value for trial in trials if (value := _metric_of(trial)) is not None]
-    scales = [_Scale(column) for column in (*columns, metrics)]
-    places = [_SIDE + index * _BETWEEN_AXES for index in range(len(scales))]
-    top, bottom = ParallelCoordinates.top, ParallelCoordinates.bottom
-
-    def y(place: float) -> float:
-        return round(bottom - place * (bottom - top), 1)
-
-    best = next((value for trial in trials if trial.is_best and (value := _metric_of(trial)) is not None), metrics[0])
-    spread = max(abs(value - best) for value in metrics) or 1.0
-    lines = []
-    for trial in sorted(trials, key=lambda each: each.is_best):  # the best on top
-        measured = _metric_of(trial)
-        values = [*(trial.inputs.get(name) for name in parameters), measured]
-        stops = [(x, y(scale.place(v))) for x, scale, v in zip(places, scales, values, strict=True) if v is not None]
-        path = "M" + "L".join(f"{x},{height}" for x, height in stops)
-        distance = abs((measured if measured is not None else best) - best) / spread
-        lines.append(DrawnTrial(trial, _in_words(trial, metric), path, strength=round(0.85 - 0.65 * distance, 2)))
-    axes = [
-        Axis(_shortened(label), x, tuple(Tick(y(at), name) for at, name in scale.ticks()))
-        for label, x, scale in zip((*parameters, metric), places, scales, strict=True)
-    ]
-    return ParallelCoordinates(places[-1] + _SIDE, tuple(axes), tuple(lines))
-
-
-def _plot(measured: Sequence[TrialRecord], parameter: str, metric: str) -> Plot:
-    found = [trial for trial in measured if parameter in trial.inputs]
-    across, upwards = _Scale([trial.inputs[parameter] for trial in found]), _Scale([trial.metric for trial in found])
-
-    def x(place: float) -> float:
-        return round(Plot.left + 6 + place * (Plot.right - Plot.left - 12), 1)
-
-    def y(place: float) -> float:
-        return round(Plot.bottom - 6 - place * (Plot.bottom - Plot.top - 12), 1)
-
-    points = [
-        DrawnTrial(
-            trial,
-            _in_words(trial, metric),
-            x=x(across.place(trial.inputs[parameter])),
-            y=y(upwards.place(trial.metric)),
-        )
-        for trial in sorted(found, key=lambda each: each.is_best)
-    ]
-    columns = tuple(Tick(x(at), label) for at, label in across.ticks())
-    return Plot(parameter, columns, tuple(Tick(y(at), label) for at, label in upwards.ticks()), tuple(points))

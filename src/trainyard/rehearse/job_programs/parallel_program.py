@@ -80,20 +80,17 @@ def main() -> int:
     write_rows([results[index][0] for index in sorted(results)], settings["append_row_to"])
     items = sum(len(batches[index]) - results[index][1] for index in results) + sum(len(batches[i]) for i in failed)
     most_items = settings["error_threshold"] if arguments.error_threshold is None else arguments.error_threshold
-    because = f": {list(failed.values())[-1]}" if failed else ""
+    problem = ""
     if len(failed) > most_batches:
-        return refuse(f"{count_of(len(failed), 'mini-batch')} failed, {most_batches} allowed{because}")
-    if 0 <= most_items < items:
-        return refuse(f"{count_of(items, 'item')} failed, {most_items} allowed{because}")
-    if batches and not results:
-        return refuse(f"all mini-batches failed{because}")
-    return 0
-
-
-def refuse(why: str) -> int:
-    """Say why the job fails, after all that its workers said; return its exit code."""
-    print(f"parallel: error: {why}", file=sys.stderr)
-    return 1
+        problem = f"{count_of(len(failed), 'mini-batch')} failed, {most_batches} allowed"
+    elif 0 <= most_items < items:
+        problem = f"{count_of(items, 'item')} failed, {most_items} allowed"
+    elif batches and not results:
+        problem = "all mini-batches failed"
+    if problem:
+        why = next(reversed(failed.values()), "run() returned fewer results than it was given items")
+        print(f"parallel: error: {problem}: {why}", file=sys.stderr)
+    return 1 if problem else 0
 
 
 def count_of(number: int, thing: str) -> str:
