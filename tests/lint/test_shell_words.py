@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from trainyard.spec.shell_words import python_calls, simple_commands
+from trainyard.spec.shell_lexer import read_shell, simple_commands
+from trainyard.spec.shell_words import python_calls
 
 
 def texts(command: str) -> list[list[str]]:
@@ -29,12 +30,23 @@ def test_operators_and_lines_end_a_command() -> None:
     ]  # fmt: skip
 
 
+def test_comments_and_here_documents_have_no_words() -> None:
+    command = "cat <<EOF > a; b # c\n$(d) it's\nEOF\n(e; f=(1 2)) | bash -c 'if g; then h; fi'"
+    assert texts(command) == [
+        ["cat", "a"], ["b"], ["e"], ["f=(1 2)"], ["bash", "-c", "if g; then h; fi"], ["g"], ["h"], ["fi"],
+    ]  # fmt: skip
+    shell = read_shell(command)
+    assert [command[start:end] for start, end in (*shell.comments, *shell.documents)] == ["# c", "$(d) it's\nEOF"]
+
+
 def test_offsets_are_those_of_the_command() -> None:
     command = "run  'a b' c"
     assert [command[word.start : word.end] for word in simple_commands(command)[0]] == ["run", "'a b'", "c"]
 
 
-@pytest.mark.parametrize("command", ["'", '"\\', "${{", "$[[ ]", "\\", "]]", "a'b\"c"])
+@pytest.mark.parametrize(
+    "command", ["'", '"\\', "${{", "$[[ ]", "\\", "]]", "a'b\"c", "$(", "a=(", "`", "<<", "<<E", "(", "\"$('"]
+)
 def test_what_is_not_closed_ends_with_the_command(command: str) -> None:
     simple_commands(command)
 

@@ -16,7 +16,8 @@ from trainyard.spec.documents import Document, Entry, Node
 from trainyard.spec.expressions import only_binding
 from trainyard.spec.job_types import script_file
 from trainyard.spec.parsed import ParsedCommand
-from trainyard.spec.shell_words import Call, CalledScript, Word, simple_commands
+from trainyard.spec.shell_lexer import Word, simple_commands
+from trainyard.spec.shell_words import Call, CalledScript
 
 _LONG_WITH_ONE_DASH = re.compile(r"-[A-Za-z][A-Za-z0-9_-]{2,}(?:=.*)?", re.DOTALL)
 

@@ -1,8 +1,4 @@
-"""A command as the shell splits it: words with their offsets, the Python scripts that they call, and Trainyard's steps.
-
-Bindings are never split. What only a shell could know (variables, command substitution) is left as it is written, so
-that the `$` remains visible.
-"""
+"""The Python scripts that a command calls, with the words that it passes to them, and Trainyard's steps."""
 
 from __future__ import annotations
 
@@ -20,16 +16,12 @@ from trainyard.spec.documents import Document, Node
 from trainyard.spec.expressions import name_bound
 from trainyard.spec.model import AnyComponent, Port, code_of
 from trainyard.spec.parsed import ParsedCommand
+from trainyard.spec.shell_lexer import Word, simple_commands
 
-_OPERATORS = re.compile(r"&&|\|\||[;|&\n]|[0-9]?>>?(?:&[0-9])?|<")
-_BLANKS = re.compile(r"[ \t\r]+|\\\r?\n")
-# The bound keeps a command that consists of openings from being searched to its end for each of them.
-_BINDING = re.compile(r"\$\{\{.{0,500}?\}\}", re.DOTALL)
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 _PYTHON = re.compile(r"(?:.*/)?python[0-9.]*")
 # As the templates of a project write it: the archive, and what the image may have.
 _ARCHIVE = re.compile(r'PYTHONPATH="([^"$:/]+\.zip):\$PYTHONPATH" ')
-_SUBSTITUTION = re.compile(r"\$\(|`|\$[A-Za-z_{](?!\{)")
 LAUNCHERS = frozenset({"torchrun", "deepspeed", "accelerate", "horovodrun", "mpirun", "mpiexec"})
 LAUNCHER_MODULES = frozenset(
     {"torch.distributed.launch", "torch.distributed.run", "accelerate.commands.launch", "deepspeed.launcher.runner"}
@@ -40,23 +32,17 @@ _HARMLESS = frozenset(
     {"export", "set", "ulimit", "env", "ls", "pwd", "nvidia-smi", "date", "true", ":", "sleep", "which", "df", "free"}
     | {"echo", "printf", "pip", "pip3", "conda", "apt-get", "python", "python3"}
 )
+_VARIABLE = re.compile(r"(\"?)\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)\})\1")
+# With any of these, a variable may have another value than the one that a command sets.
+_MAY_SET_OTHERWISE = re.compile(
+    r"\b(?:if|for|while|until|case|select|read|unset|eval|declare|local|readonly|typeset|IFS|set)\b"
+    r"|\|\||(?<!\$)\(|\bsh -"
+)
+# What the shell does not leave as it is when it splits the value of a variable, or that this module does not follow.
+_NOT_PLAIN_VALUE = re.compile(r"['\"\\*?`\[\]]|\$(?!\{\{)")
+_PARTS_OF_VALUE = re.compile(r"(?:\$\{\{.*?\}\}|\S)+")
 # Flags of Python itself that take a separate value.
 _PYTHON_FLAGS_WITH_VALUE = frozenset({"-W", "-X"})
-
-
-class Word(NamedTuple):
-    """One word: its text without quotes, and its offsets in the command. `is_optional`: inside `$[[ … ]]`."""
-
-    text: str
-    start: int
-    end: int
-    is_optional: bool = False
-    is_quoted: bool = False
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether the process gets this as it is: it contains no variable or command, but maybe a binding."""
-        return _SUBSTITUTION.search(_BINDING.sub("", self.text)) is None
 
 
 class Call(NamedTuple):
@@ -69,71 +55,15 @@ class Call(NamedTuple):
     """Whether earlier commands may have changed the working directory or created files."""
 
 
-@lru_cache(maxsize=4096)
-def simple_commands(command: str) -> list[list[Word]]:
-    """The words of a command, one list for each part that ends with `&&`, `;`, `|` or a line end."""
-    commands: list[list[Word]] = [[]]
-    is_optional = False
-    position = 0
-    while position < len(command):
-        if blanks := _BLANKS.match(command, position):
-            position = blanks.end()
-        elif command.startswith("$[[", position) or (is_optional and command.startswith("]]", position)):
-            is_optional = command[position] == "$"
-            position += 3 if is_optional else 2
-        elif command[position] == "#" and (position == 0 or command[position - 1] in " \t\n"):
-            line_end = command.find("\n", position)
-            position = len(command) if line_end < 0 else line_end
-        elif operator := _OPERATORS.match(command, position):
-            position = operator.end()
-            if operator[0].lstrip("0123456789")[0] not in "<>":
-                commands.append([])
-        else:
-            word = _word(command, position, is_optional)
-            commands[-1].append(word)
-            position = word.end
-    return [words for words in commands if words]
-
-
-def _word(command: str, start: int, is_optional: bool) -> Word:
-    parts: list[str] = []
-    is_quoted = False
-    position = start
-    while position < len(command):
-        character = command[position]
-        if binding := _BINDING.match(command, position):
-            parts.append(binding[0])
-            position = binding.end()
-        elif character in "'\"":
-            closing = _closing_quote(command, position)
-            parts.append(command[position + 1 : closing])
-            is_quoted = True
-            position = closing + 1
-        elif character == "\\" and position + 1 < len(command) and command[position + 1] != "\n":
-            parts.append(command[position + 1])
-            position += 2
-        elif character in " \t\r\n;|&<>\\" or (is_optional and command.startswith("]]", position)):
-            break
-        else:
-            parts.append(character)
-            position += 1
-    return Word("".join(parts), start, max(position, start + 1), is_optional, is_quoted)
-
-
-def _closing_quote(command: str, opening: int) -> int:
-    quote = command[opening]
-    position = opening + 1
-    while position < len(command) and command[position] != quote:
-        position += 2 if quote == '"' and command[position] == "\\" else 1
-    return min(position, len(command))
-
-
 def python_calls(command: str) -> Iterator[Call]:
     """Each Python script or module that a command calls, including through launchers (`torchrun train.py`)."""
     follows_others = False
+    variables: dict[str, Word] = {}
     for words in simple_commands(command):
         rest = without_assignments(words)
-        yield from _calls_of(rest, follows_others)
+        yield from _calls_of(_with_values(rest, variables, command) if variables else rest, follows_others)
+        if not rest or rest[0].text == "export":
+            variables.update(_set_once(words, command))
         follows_others = follows_others or bool(rest and rest[0].text not in _HARMLESS)
 
 
@@ -145,6 +75,35 @@ def _calls_of(words: Sequence[Word], follows_others: bool) -> Iterator[Call]:
         yield from _python_call(words[place + 1 :], follows_others=follows_others)
     elif words[0].text in LAUNCHERS or words[0].text.endswith(".py"):
         yield from _script_among(words, follows_others=follows_others)
+
+
+def _set_once(words: Sequence[Word], command: str) -> Iterator[tuple[str, Word]]:
+    """The variables that words set to a text that the command sets them to wherever they are used after that."""
+    if _MAY_SET_OTHERWISE.search(command):
+        return
+    for word in words:
+        name, equals, value = word.text.partition("=")
+        written = command[word.start + len(name) + 1 : word.end]
+        is_known = written in (value, f'"{value}"', f"'{value}'") and not _NOT_PLAIN_VALUE.search(value)
+        if equals and is_known and len(re.findall(rf"\b{re.escape(name)}\+?=", command)) == 1:
+            start = word.end - len(value) - (written != value)
+            yield name, Word(value, start, start + len(value))
+
+
+def _with_values(words: Sequence[Word], variables: Mapping[str, Word], command: str) -> list[Word]:
+    """Words with the values of variables, which are divided at blanks where they are not in quotes."""
+    found: list[Word] = []
+    for word in words:
+        match = _VARIABLE.fullmatch(command, word.start, word.end)
+        value = variables.get(match[2] or match[3]) if match is not None else None
+        if match is None or value is None:
+            found.append(word)
+        elif match[1]:
+            found.append(value._replace(is_quoted=True))
+        else:
+            parts = _PARTS_OF_VALUE.finditer(value.text)
+            found += [Word(part[0], value.start + part.start(), value.start + part.end()) for part in parts]
+    return found
 
 
 def archive_on_path(command: str) -> Word | None:

@@ -28,7 +28,8 @@ from trainyard.spec.parsed import is_address, is_there
 from trainyard.spec.resolved import DataPath, JobOutput, Known, Resolved, Unknown, Wrong
 from trainyard.spec.rule import Rule
 from trainyard.spec.set_arguments import COMMAND_LINE
-from trainyard.spec.shell_words import StepCall, Word
+from trainyard.spec.shell_lexer import Word
+from trainyard.spec.shell_words import StepCall
 
 _TRAIN = """\
 === train.yaml

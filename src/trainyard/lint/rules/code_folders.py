@@ -15,7 +15,8 @@ from trainyard.spec.diagnostic import Diagnostic
 from trainyard.spec.job_types import python_files
 from trainyard.spec.parsed import SCRIPT_NOT_FOUND, ParsedCommand
 from trainyard.spec.rule import Rule
-from trainyard.spec.shell_words import CalledScript, Word, archive_on_path, simple_commands, without_assignments
+from trainyard.spec.shell_lexer import Word, simple_commands
+from trainyard.spec.shell_words import CalledScript, archive_on_path, without_assignments
 from trainyard.spec.uploads import ignore_file
 
 _SHELLS = frozenset({"bash", "sh", "source", "."})

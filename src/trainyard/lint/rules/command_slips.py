@@ -12,7 +12,8 @@ from trainyard.lint.script_calls import calls_with_flags, declared, given_flags
 from trainyard.spec.diagnostic import Diagnostic, Related
 from trainyard.spec.parsed import ParsedCommand
 from trainyard.spec.rule import Rule
-from trainyard.spec.shell_words import Word, python_calls, simple_commands
+from trainyard.spec.shell_lexer import Word, simple_commands
+from trainyard.spec.shell_words import python_calls
 
 _TRAIN = """\
 === src/train.py

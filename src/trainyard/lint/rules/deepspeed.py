@@ -23,7 +23,7 @@ from trainyard.spec.parsed import is_address
 from trainyard.spec.resolved import Known
 from trainyard.spec.rule import Rule
 from trainyard.spec.rules import DUPLICATE_KEY
-from trainyard.spec.shell_words import Word, simple_commands
+from trainyard.spec.shell_lexer import Word, simple_commands
 
 TOP_LEVEL_KEYS: list[str] = known_words("deepspeed")
 NESTED_KEYS: dict[str, list[str]] = known_words("deepspeed_nested")

@@ -14,7 +14,8 @@ from trainyard.project_files import read_text
 from trainyard.settings.quantities import counted
 from trainyard.spec.diagnostic import Diagnostic, Span
 from trainyard.spec.rule import Rule
-from trainyard.spec.shell_words import settings_port, simple_commands
+from trainyard.spec.shell_lexer import simple_commands
+from trainyard.spec.shell_words import settings_port
 
 if TYPE_CHECKING:
     from trainyard.catalogue.skus import Sku

@@ -16,7 +16,7 @@ from trainyard.settings.suggestions import close_match, one_slip_from, only_clos
 from trainyard.spec.diagnostic import Diagnostic, Span
 from trainyard.spec.documents import Node, shorten
 from trainyard.spec.rule import Rule
-from trainyard.spec.shell_words import simple_commands
+from trainyard.spec.shell_lexer import simple_commands
 
 _REGISTRIES = frozenset(("mcr.microsoft.com", "docker.io", "nvcr.io", "ghcr.io", "gcr.io", "quay.io", "public.ecr.aws"))
 _INSTRUCTIONS: list[str] = known_words("dockerfile")

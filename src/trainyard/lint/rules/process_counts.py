@@ -14,7 +14,8 @@ from trainyard.settings.quantities import counted
 from trainyard.spec.diagnostic import Diagnostic, Related, Severity, Span
 from trainyard.spec.distributions import Mpi, PyTorch, TensorFlow
 from trainyard.spec.rule import Rule
-from trainyard.spec.shell_words import LAUNCHER_MODULES, LAUNCHERS, simple_commands
+from trainyard.spec.shell_lexer import simple_commands
+from trainyard.spec.shell_words import LAUNCHER_MODULES, LAUNCHERS
 
 _JOB = """\
 type: command

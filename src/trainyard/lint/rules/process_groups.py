@@ -17,7 +17,8 @@ from trainyard.spec.diagnostic import Diagnostic
 from trainyard.spec.distributions import Mpi, PyTorch
 from trainyard.spec.parsed import ParsedCommand
 from trainyard.spec.rule import Rule
-from trainyard.spec.shell_words import LAUNCHER_MODULES, CalledScript, Word, simple_commands
+from trainyard.spec.shell_lexer import Word, simple_commands
+from trainyard.spec.shell_words import LAUNCHER_MODULES, CalledScript
 
 # https://docs.pytorch.org/docs/stable/distributed.html
 _BACKENDS = ("nccl", "gloo", "mpi", "ucc", "xccl", "hccl")
@@ -123,8 +124,9 @@ def _own_address(syntax: Syntax, called: CalledScript, file: Path, placement: Pl
             yield PROCESS_GROUP.at(called.place, message, "Remove it: Azure ML sets MASTER_ADDR.", [here])
 
 
+_OF_TORCH = ("torchrun", "torch.distributed.run", "torch.distributed.launch")
 _FLAGS: dict[str, list[str]] = {
-    **dict.fromkeys(("torchrun", "torch.distributed.run", "torch.distributed.launch"), known_words("torchrun_flags")),
+    **dict.fromkeys(_OF_TORCH, known_words("torchrun_flags")),
     **dict.fromkeys(("accelerate", "accelerate.commands.launch"), known_words("accelerate_flags")),
     **dict.fromkeys(("deepspeed", "deepspeed.launcher.runner"), known_words("deepspeed_flags")),
 }
@@ -136,8 +138,8 @@ _DEEPSPEED_MODULE = "deepspeed.launcher.runner"
 LAUNCHER_FLAG = Rule("AML622", "launcher-flag", "error").explained(
     summary="A flag of torchrun, accelerate or deepspeed is misspelt, or asks for machines that the job does not have.",
     why="The launcher ends at once with an unknown flag. With more machines than there are, the processes wait for "
-    "the others until the job times out; with `--standalone`, or with deepspeed without `--hostfile`, each machine "
-    "trains by itself.",
+    "the others until the job times out; with `--standalone`, with torchrun without `--nnodes`, or with deepspeed "
+    "without `--hostfile`, each machine trains by itself.",
     example="""\
 type: command
 command: torchrun ‸--‹nprocs_per_node⇒nproc_per_node› 8 train.py
@@ -177,19 +179,34 @@ def _launcher_flag(placement: Placement, context: LintContext) -> Iterator[Diagn
 
 
 def _machines_alone(placement: Placement, command: ParsedCommand) -> Iterator[Diagnostic]:
-    """The deepspeed launcher on several machines without a list of them: it knows its own alone.
+    """A launcher on several machines that is not told of them: it knows its own alone.
 
-    https://www.deepspeed.ai/getting-started/#resource-configuration-multi-node
+    https://www.deepspeed.ai/getting-started/#resource-configuration-multi-node,
+    https://docs.pytorch.org/docs/stable/elastic/run.html (`--nnodes` is 1:1 by default, or what PET_NNODES is)
     """
     nodes = placement.nodes
-    if nodes is None or nodes < 2 or _starts_launchers(placement) or "hostfile" in command.text:
+    if nodes is None or nodes < 2 or _starts_launchers(placement):
         return
     for words in simple_commands(command.text):
-        launcher = next((word for word in words if word.text == _DEEPSPEED_MODULE), words[0])
-        if launcher.text in ("deepspeed", _DEEPSPEED_MODULE):
-            message = f"each of the {nodes} machines trains by itself: deepspeed knows others from a --hostfile only"
-            hint = "Run the script with python and `distribution: {type: pytorch, process_count_per_instance: GPUS}`."
-            yield LAUNCHER_FLAG.at(command.span(launcher.start, launcher.end), message, hint)
+        launcher = next((word for word in words if word.text in LAUNCHER_MODULES), words[0])
+        if launcher.text in ("deepspeed", _DEEPSPEED_MODULE) and "hostfile" not in command.text:
+            why = "deepspeed knows others from a --hostfile only"
+        elif launcher.text in _OF_TORCH and _is_for_one_machine(words) and "PET_" not in command.reading.document.text:
+            why = f"{launcher.text} knows others from --nnodes, which is 1 by default"
+        else:
+            continue
+        message = f"each of the {nodes} machines trains by itself: {why}"
+        hint = "Run the script with python and `distribution: {type: pytorch, process_count_per_instance: GPUS}`."
+        yield LAUNCHER_FLAG.at(command.span(launcher.start, launcher.end), message, hint)
+
+
+def _is_for_one_machine(words: Sequence[Word]) -> bool:
+    """Whether a launcher of PyTorch gets no number of machines, and no flags from a variable or an input."""
+    known, flags = _flags_of(words)
+    values = {value for _, value in flags}
+    given = {word.text.partition("=")[0].lstrip("-").replace("-", "_") for word, _ in flags}
+    names_machines = any(name == "standalone" or (name and "nnodes".startswith(name)) for name in given)
+    return bool(known) and not names_machines and all(word.is_plain or word.text in values for word in words)
 
 
 def _starts_launchers(placement: Placement) -> bool:

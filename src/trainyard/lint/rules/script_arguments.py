@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 
 from trainyard.lint.checks import LintContext, LintedFile, check, number_of
+from trainyard.lint.rules.shell_text import is_cut_short
 from trainyard.lint.rules.sweeps import draws_fractions, sweeps_of
 from trainyard.lint.script_calls import (
     calls_with_flags,
@@ -27,7 +28,8 @@ from trainyard.spec.literals import WRONG_LITERAL
 from trainyard.spec.model import Port
 from trainyard.spec.parsed import ParsedCommand, ParsedPipeline
 from trainyard.spec.rule import Rule
-from trainyard.spec.shell_words import CalledScript, Word, simple_commands
+from trainyard.spec.shell_lexer import Word, simple_commands
+from trainyard.spec.shell_words import CalledScript
 
 _SCRIPT = """\
 === src/train.py
@@ -39,6 +41,8 @@ parser.add_argument("--optimizer", choices=["adam", "sgd"], default="adam")
 print(parser.parse_args())
 """
 _NUMBERS = {None: "a text", "int": "a whole number", "float": "a number"}
+_VARIABLE_NAME = re.compile(r"[A-Za-z_]\w*")
+_NUMBER = re.compile(r"[0-9.]+")
 _REDIRECTION = re.compile("[<>]")
 _UNCLOSED = re.compile(r"\$\{\{(?![^{}]*\}\})|\$\{\{[^{}]*\$\{\{")
 _DASHES = ("–", "—")
@@ -138,7 +142,9 @@ def _missing_flag(command: ParsedCommand, context: LintContext) -> Iterator[Diag
             hint = f"Known commands: {', '.join(flags.commands)}."
             yield MISSING_FLAG.at(called.place, message, hint)
     for called, flags in calls_with_flags(command, context):
-        yield from _missing_flags(called, flags, "the command")
+        missing = list(_missing_flags(called, flags, "the command"))
+        if missing and not is_cut_short(command):
+            yield from missing
 
 
 def _missing_flags(called: CalledScript, flags: ScriptFlags, where: str) -> Iterator[Diagnostic]:
@@ -317,9 +323,9 @@ def _not_a_choice(span: Span, text: str, flag: Flag, related: list[Related]) -> 
 
 
 UNKNOWN_PROGRAM = Rule("AML504", "unknown-program", "error").explained(
-    summary="The name of a program is misspelt, or is that of a script.",
-    why="The shell finds no such program. Scripts are started with `python`. Of other names, only those are reported "
-    "that differ by a typo from python, torchrun and the like.",
+    summary="The name of a program is misspelt, or is that of a script or a variable.",
+    why="The shell finds no such program. Scripts are started with `python`. Variables are set without blanks around "
+    "the `=`. Of other names, only those are reported that differ by a typo from python, torchrun and the like.",
     example="""\
 type: command
 name: train
@@ -333,7 +339,8 @@ environment: azureml:torch:3
 def _unknown_program(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
     for words in simple_commands(command.text):
         program = words[0]
-        if program.text.endswith(".py") and "/" not in program.text and program.is_plain and "{" not in program.text:
+        yield from _blank_in_assignment(command, words)
+        if program.text.endswith(".py") and program.is_plain and not set(program.text) & set("/{="):
             message = f"the shell finds no program '{program.text}': the folder of the code is not among its paths"
             span = command.span(program.start, program.end)
             yield UNKNOWN_PROGRAM.at(span, message, f"Write python {program.text}.")
@@ -344,6 +351,19 @@ def _unknown_program(command: ParsedCommand, context: LintContext) -> Iterator[D
             yield UNKNOWN_PROGRAM.at(
                 span, f"unknown program '{program.text}'", f"Did you mean '{meant}'?", replacement=meant
             )
+
+
+def _blank_in_assignment(command: ParsedCommand, words: Sequence[Word]) -> Iterator[Diagnostic]:
+    """`EPOCHS = 3`, `EPOCHS= 3`, `EPOCHS =3` and `export EPOCHS = 3`, of which the shell sets no variable to 3."""
+    name, *others = words[words[0].text == "export" :] or words
+    value = others[0].text if others else ""
+    is_set_to_nothing = name is words[0] and name.text.endswith("=") and _NUMBER.fullmatch(value) is not None
+    if _VARIABLE_NAME.fullmatch(name.text.removesuffix("=")) and (value.startswith("=") or is_set_to_nothing):
+        taken = value if is_set_to_nothing else name.text
+        message = f"the shell takes '{taken}' for a program: a variable is set without blanks around the ="
+        if name is not words[0]:
+            message = "export refuses the = : a variable is set without blanks around it"
+        yield UNKNOWN_PROGRAM.at(command.span(name.start, others[0].end), message, "Remove the blanks.")
 
 
 FLAG_VALUE = Rule("AML505", "flag-value", "error").explained(

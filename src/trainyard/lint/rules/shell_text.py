@@ -7,13 +7,13 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from trainyard.lint.checks import LintContext, check
-from trainyard.spec.diagnostic import Diagnostic, Related
+from trainyard.spec.diagnostic import Diagnostic, Related, Severity
 from trainyard.spec.documents import Document, Node, Value
 from trainyard.spec.expressions import Binding, ExpressionError, bindings_in, only_binding
 from trainyard.spec.model import Port
 from trainyard.spec.parsed import ParsedCommand
 from trainyard.spec.rule import Rule
-from trainyard.spec.shell_words import simple_commands
+from trainyard.spec.shell_lexer import ShellText, Word, read_shell, simple_commands, text_of_shell
 
 _FETCHED = re.compile(
     r"\b(?:curl|wget)\b[^|;&\n]{0,300}\|\s*(?:sudo\s+)?(?:ba|z|da|k)?sh\b|"
@@ -24,8 +24,11 @@ _FETCHED = re.compile(
 _CONTINUATION = re.compile(r"(?<!\\)\\(?=[ \t]+(?:-{1,2}\w|\$\[\[|\n|\Z)|\Z)")
 # A binding of a form that jobs do not have: it may name data as well as a string, and is an error anyway.
 _WRONG_SCOPE = re.compile(r"\s*\$\{\{\s*(?!parent\.)[\w.-]+\s*\}\}\s*")
-# A flag at the beginning of a line; the line above does not end with a backslash or an operator that continues it.
-_FLAG_ON_ITS_OWN_LINE = re.compile(r"(?<![\\\\|&\n])\n+[ \t]*(--?[A-Za-z][\w-]*)")
+# The most blanks that are looked at before the first word of a line.
+_INDENT = 200
+_FLAG = re.compile(r"--?[A-Za-z][\w-]*")
+# Not behind a backslash with a blank, which is reported by itself.
+_LINE_BEGINS = re.compile(r"(?<!\\)(?<!\\[ \t])\n[ \t]*(?:\$\[\[[ \t]*)?\Z")
 _INSTALLERS = frozenset({"pip", "pip3", "conda", "mamba", "uv"})
 _INTERPRETER = re.compile(r"python[0-9.]*|bash|sh|torchrun|accelerate|deepspeed")
 _ONE_WORD = re.compile(r"[\w.,:/@%+=-]*")
@@ -227,10 +230,10 @@ def _line_continuation(command: ParsedCommand, context: LintContext) -> Iterator
 
 
 ENDED_EARLY = Rule("AML555", "ended-early", "error").explained(
-    summary="A blank or indented line ends the command before its last arguments.",
-    why="A folded block (`>`) joins its lines with spaces, except at a blank line and before one that is indented "
-    "more: there the text has a line end, the shell runs what is before it, and takes the flags after it for another "
-    "command.",
+    summary="The command ends before its last arguments, at a line end.",
+    why="The shell runs what is before a line end, and takes the flags after it for another command. In a block `|` "
+    "every line ends like that, unless a backslash is its last character. A folded block (`>`) joins its lines with "
+    "spaces, except at a blank line and before one that is indented more.",
     example="""\
 type: command
 name: train
@@ -245,22 +248,85 @@ environment: azureml:torch:3
 
 @check("command")
 def _ended_early(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
-    node = command.command
-    if node is None or "\n" not in node.text.strip() or not _is_folded(command.reading.document, node):
-        return
     previous_line = -1
-    for match in _FLAG_ON_ITS_OWN_LINE.finditer(node.text):
-        span = command.span(*match.span(1))
+    for word in _flags_run_alone(command.text):
+        assert command.command is not None
+        is_folded = _is_folded(command.reading.document, command.command)
+        span = command.span(word.start, word.end)
         if span.line != previous_line + 1:  # the lines after the first are the same mistake
-            message = f"the command ended before this line: {match[1]} is run as a command of its own"
-            yield ENDED_EARLY.at(span, message, "Remove the blank line above, or indent all lines alike.")
+            message = f"the command ended before this line: {word.text} is run as a command of its own"
+            hint = "Remove the blank line above, or indent all lines alike." if is_folded else "Use a block `>-`."
+            yield ENDED_EARLY.at(span, message, hint)
         previous_line = span.line
+
+
+def _flags_run_alone(text: str) -> list[Word]:
+    """The flags that begin a line of a command and belong to no program; not the patterns of a `case`."""
+    if "\n" not in text.strip() or "esac" in text:
+        return []
+    # What a comment cuts off is reported with the comment.
+    cut_off = {end for start, end in read_shell(text).comments if _CONTINUED.search(text[:start][-_INDENT:])}
+    found: list[Word] = []
+    for words in simple_commands(text):
+        first, from_ = words[0], max(words[0].start - _INDENT, 0)
+        begins = _LINE_BEGINS.search(text, from_, first.start) if _FLAG.match(first.text) else None
+        if begins is not None and begins.start() not in cut_off and not first.is_quoted:
+            found.append(first)
+    return found
+
+
+COMMENTED_OUT = Rule("AML562", "commented-out", "error").explained(
+    summary="A comment within the command cuts off the arguments after it.",
+    why="A folded block (`>`) becomes one line, and for the shell a `#` makes a comment of the rest of that line. In a "
+    "block `|`, a comment between lines that end with a backslash ends the command: the flags below it are run as a "
+    "command of their own. Comments of YAML are above `command:`.",
+    example="""\
+type: command
+name: train
+command: >-
+  python train.py
+‹  ‸# three are enough
+⇒›  --epochs 3
+environment: azureml:torch:3
+""",
+)
+_CONTINUED = re.compile(r"\\\n[ \t]*\Z")
+_FLAG_BELOW = re.compile(r"\n(?:[ \t]*#[^\n]*\n)*[ \t]*(?:\$\[\[[ \t]*)?(--?[A-Za-z][\w-]*)")
+# What begins a line that is no prose.
+_CODE = re.compile(r"--?[A-Za-z]\S*|\$\S+|&&|\|\||[|;]|(?:python3?|torchrun|accelerate|deepspeed|pip|bash|sh|cd)(?=\s)")
+
+
+@check("command")
+def _commented_out(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
+    for start, word in _cut_off_by_comments(command):
+        message = f"this comment cuts off '{word}', which is in a line below it"
+        hint = "Remove it, or move it above `command:`."
+        yield COMMENTED_OUT.at(command.span(start, start + 1), message, hint)
+
+
+def _cut_off_by_comments(command: ParsedCommand) -> Iterator[tuple[int, str]]:
+    """Where comments begin that cut off lines below them, with the first word that is lost by each."""
+    for start, end in read_shell(command.text).comments if command.command is not None else ():
+        below = _FLAG_BELOW.match(command.text, end) if _CONTINUED.search(command.text[:start][-_INDENT:]) else None
+        if below is not None:
+            yield start, below[1]
+            continue
+        first, last = command.span(start, start + 1).line, command.span(end - 1, end).line
+        lines = command.reading.document.text.split("\n")[first:last] if last > first else []
+        found = next((code for line in lines if (code := _CODE.match(line.strip()))), None)
+        if found is not None:
+            yield start, found[0]
+
+
+def is_cut_short(command: ParsedCommand) -> bool:
+    """Whether a line end or a comment cuts off some of a command's arguments."""
+    return bool(_flags_run_alone(command.text)) or any(_cut_off_by_comments(command))
 
 
 TWO_PROGRAMS = Rule("AML556", "two-programs", "error").explained(
     summary="Two programs are in one shell command: `pip install … python train.py`.",
     why="The lines of a folded block (`>`) are joined with spaces. Without `&&` between them, the second program and "
-    "its arguments are packages to pip, and nothing is run.",
+    "its arguments are packages to pip, or arguments of `cd`, `export` or `mkdir`, and nothing is run.",
     example="""\
 type: command
 name: train
@@ -270,22 +336,49 @@ command: >-
 environment: azureml:torch:3
 """,
 )
+# None of these runs a program that is among its arguments.
+_RUN_NOTHING = frozenset({"cd", "export", "mkdir", "ls", "unzip", "nvidia-smi", "conda activate", "source activate"})
 
 
 @check("command")
 def _two_programs(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
     for words in simple_commands(command.text):
         texts = [word.text for word in words]
+        first = next((text for text in (texts[0], " ".join(texts[:2])) if text in _RUN_NOTHING), None)
         installs = next((at for at, text in enumerate(texts[:4]) if text in _INSTALLERS), None)
-        if installs is None or "install" not in texts[installs + 1 : installs + 3]:
+        if first is None and (installs is None or "install" not in texts[installs + 1 : installs + 3]):
             continue
-        for word, following in pairwise(words[installs + 2 :]):
-            if _INTERPRETER.fullmatch(word.text) and (
-                following.text.endswith((".py", ".sh")) or following.text == "-m"
-            ):
-                message = f"'{word.text}' is a package to {texts[installs]}, not the next program"
+        begin = 1 if first is not None or installs is None else installs + 2
+        for word, following in pairwise(words[begin:]):
+            is_script = following.text.endswith((".py", ".sh")) or following.text == "-m"
+            if _INTERPRETER.fullmatch(word.text) and is_script:
+                what = "an argument of" if first is not None else "a package to"
+                message = f"'{word.text}' is {what} {first or texts[installs or 0]}, not the next program"
                 yield TWO_PROGRAMS.at(command.span(word.start, word.end), message, "Write && before it.")
                 break
+
+
+ONE_WORD_RUN = Rule("AML563", "one-word-run", "error").explained(
+    summary="`bash -c` runs its first word alone: the text is not in quotes.",
+    why="The shell takes the words after the first for its own `$0`, `$1` and so on. `bash -c python train.py` starts "
+    "a Python that reads its program from the empty input, and the job counts as completed.",
+    example="""\
+type: command
+name: train
+command: bash -c ‹⇒'›‸python train.py‹⇒'›
+environment: azureml:torch:3
+""",
+)
+
+
+@check("command")
+def _one_word_run(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
+    for words in simple_commands(command.text):
+        run = text_of_shell(words)
+        if run is None or run.is_quoted or run is words[-1] or "$" in run.text:
+            continue
+        message = f"the shell runs '{run.text}' alone: it takes the words after it for variables"
+        yield ONE_WORD_RUN.at(command.span(run.start, run.end), message, "Put the whole text into quotes.")
 
 
 def _is_folded(document: Document, node: Node) -> bool:
@@ -299,14 +392,17 @@ _DOUBLED = re.compile(r"(?:&&|\|\|)\s*(&&|\|\||;|\|)|(?<!;);[ \t]+(;)(?!;)")
 _TRAILING = re.compile(r"(&&|\|\||(?<!>)\|)\s*\Z")
 _WORD_PROCESSOR = re.compile("[\u201c\u201d\u2018\u2019\u201e\u00a0]")
 _NAMES = {"\u00a0": "a no-break space"}
-# Texts within a command have rules of their own, and so have `for ((; ; ))`, `$'…'` and what is commented out.
-_OTHER_SYNTAX = re.compile(r"<<|\(\(|\$'|\besac\b|(?<!\S)#")
+# These have rules of their own for quotes, operators and parentheses.
+_OTHER_SYNTAX = re.compile(r"\(\(|\$'|\besac\b|\bfunction\b")
+_CLOSED_BY = {"if": "fi", "for": "done", "while": "done", "until": "done", "select": "done", "{": "}", "(": ")"}
+_MIDDLE_OF = {"fi": "then", "done": "do"}
 
 
 SHELL_SYNTAX = Rule("AML561", "shell-syntax", "error").explained(
-    summary="The shell cannot read the command: an open quote, an operator without a command, typographic quotes.",
-    why="The job ends at once, after its machine has started. Word processors and chats replace straight quotes and "
-    "blanks with others, which the shell takes for letters.",
+    summary="The shell cannot read the command: an open quote, `if` or parenthesis, an operator without a command.",
+    why="The job ends at once, after its machine has started. A folded block (`>`) joins lines with spaces: `then`, "
+    "`do` and `done` then need a `;` before them, and a here-document has no last line. Word processors and chats "
+    "replace straight quotes and blanks with others, which the shell takes for letters.",
     example="""\
 type: command
 name: train
@@ -327,11 +423,13 @@ def _shell_syntax(command: ParsedCommand, context: LintContext) -> Iterator[Diag
         return  # reported as that
     if command.command is None or _OTHER_SYNTAX.search(command.text):
         return
-    bare, opened = _without_quoted(_without_bindings(command.text, bindings))
+    shell = read_shell(command.text)
+    bare, opened = _without_quoted(_without_bindings(_without_comments(command.text, shell), bindings))
     if opened is not None:
         message = f"the quote {command.text[opened]} that begins here is not closed"
         yield SHELL_SYNTAX.at(command.span(opened, opened + 1), message, "Close it, or remove it.")
         return
+    yield from _unclosed_parts(command, shell)
     operator = _LEADING.search(bare) or _DOUBLED.search(bare) or _TRAILING.search(bare)
     if operator is not None:
         at = next(group for group in (1, *range(2, len(operator.groups()) + 1)) if operator[group] is not None)
@@ -343,6 +441,51 @@ def _shell_syntax(command: ParsedCommand, context: LintContext) -> Iterator[Diag
         message = f"{what} is a letter to the shell, and becomes part of the word"
         hint = "Write a blank." if strange[0] in _NAMES else "Write a straight quote."
         yield SHELL_SYNTAX.at(command.span(*strange.span()), message, hint)
+
+
+def _unclosed_parts(command: ParsedCommand, shell: ShellText) -> Iterator[Diagnostic]:
+    """What is wrong with parentheses, reserved words and here-documents, of each the first."""
+    wrong = _unbalanced(shell.reserved)
+    if wrong is not None:
+        word, message = wrong
+        hint = "Close it, or remove it." if word.text in "(){}" else "Write the command as a block `|`, part by part."
+        yield SHELL_SYNTAX.at(command.span(word.start, word.end), message, hint)
+    for opened in shell.endless[:1]:
+        delimiter = opened.text.strip("\\'\"")
+        message = f"no line consists of '{delimiter}' alone: all below is a part of this text"
+        is_named_again = re.search(rf"(?<!\S){re.escape(delimiter)}\s+\S", command.text[opened.end :]) is not None
+        severity: Severity = "error" if is_named_again else "warning"
+        hint = "Write the command as a block `|`, with it at the beginning of a line."
+        yield SHELL_SYNTAX.at(command.span(opened.start, opened.end), message, hint, severity=severity)
+
+
+def _unbalanced(reserved: Sequence[Word]) -> tuple[Word, str] | None:
+    """The first reserved word or parenthesis that has no counterpart, with what is wrong."""
+    open_words: list[Word] = []
+    middles: list[str] = []
+    for word in reserved:
+        if word.text in _CLOSED_BY:
+            open_words.append(word)
+            middles.append("")
+        elif open_words and word.text == _MIDDLE_OF.get(_CLOSED_BY[open_words[-1].text]):
+            middles[-1] = word.text
+        elif word.text in _CLOSED_BY.values():
+            opener = open_words.pop() if open_words else None
+            if opener is None or _CLOSED_BY[opener.text] != word.text:
+                return word, f"nothing is open here that {word.text} could end"
+            if middles.pop() != _MIDDLE_OF.get(word.text, ""):
+                middle = _MIDDLE_OF[word.text]
+                return opener, f"no {middle} begins a command between this {opener.text} and its {word.text}"
+    if open_words:
+        return open_words[-1], f"no {_CLOSED_BY[open_words[-1].text]} ends this {open_words[-1].text}"
+    return None
+
+
+def _without_comments(text: str, shell: ShellText) -> str:
+    """A command with blanks for comments and here-documents."""
+    for start, end in (*shell.comments, *shell.documents):
+        text = text[:start] + " " * (end - start) + text[end:]
+    return text
 
 
 def _is_in_printed_word(text: str, position: int) -> bool:
