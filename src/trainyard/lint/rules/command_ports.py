@@ -19,7 +19,7 @@ from trainyard.spec.expressions import (
 )
 from trainyard.spec.parsed import ParsedCommand
 from trainyard.spec.rule import Rule
-from trainyard.spec.shell_words import simple_commands
+from trainyard.spec.shell_lexer import simple_commands
 
 _PATH = r"(?:\.[A-Za-z_]\w*)+"
 _LEGACY = re.compile(
