@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from trainyard.lint import linter
 from trainyard.lint.config import LintSettings, settings_for
@@ -16,21 +16,32 @@ from trainyard.lint.linter import STANDARD_FOLDERS, LintResult
 from trainyard.lint.processors import processors
 from trainyard.lint.rules import RULES
 from trainyard.lint.rules.computes import NO_COMPUTE
+from trainyard.lint.rules.script_arguments import FLAG_VALUE, MISSING_FLAG, UNKNOWN_FLAG, WRONG_CHOICE
 from trainyard.render.project import NoProject, Project, find_project
 from trainyard.spec.diagnostic import Diagnostic, SpecError
 from trainyard.spec.documents import Document, read_document
 from trainyard.spec.findings import DocumentStore
 from trainyard.spec.loading import require_job, stops_a_run
 from trainyard.spec.rules import UNKNOWN_KEY
+from trainyard.spec.training_settings import REFUSED_BY_STEPS
 
 if TYPE_CHECKING:
     from trainyard.render.related_lines import SourceFinder
 
 _PROFILES = "profiles"
+_REFUSED_BY_PROGRAMS = REFUSED_BY_STEPS | {rule.id for rule in (UNKNOWN_FLAG, MISSING_FLAG, WRONG_CHOICE, FLAG_VALUE)}
 
 
-def errors_before_a_run(file: Path, store: DocumentStore) -> tuple[Sequence[Diagnostic], Sequence[Diagnostic]]:
-    """Return the errors in a job's file that Azure ML refuses it for, and those that it accepts with the keys it drops.
+class ErrorsBeforeARun(NamedTuple):
+    """What Azure ML refuses, what a job's own program refuses, and what neither does, such as keys that are dropped."""
+
+    refused: Sequence[Diagnostic]
+    refused_by_programs: Sequence[Diagnostic]
+    let_pass: Sequence[Diagnostic]
+
+
+def errors_before_a_run(file: Path, store: DocumentStore) -> ErrorsBeforeARun:
+    """Return the errors in a job's file, and the keys that Azure ML drops.
 
     The files that are read stay in `store`. Raise SpecError for a file that is not a job.
     """
@@ -39,7 +50,8 @@ def errors_before_a_run(file: Path, store: DocumentStore) -> tuple[Sequence[Diag
     # A local run uses this machine as its compute.
     found = [each for each in found if each.rule != NO_COMPUTE.id]
     refused = [each for each in found if each.severity == "error" and stops_a_run(each)]
-    return refused, [each for each in found if each not in refused]
+    by_programs = [each for each in found if each.rule in _REFUSED_BY_PROGRAMS]
+    return ErrorsBeforeARun(refused, by_programs, [each for each in found if each not in (*refused, *by_programs)])
 
 
 def findings_before_a_submission(file: Path, store: DocumentStore) -> Sequence[Diagnostic]:

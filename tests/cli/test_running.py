@@ -120,7 +120,6 @@ def test_fsdp_and_deepspeed_train_the_same_language_model_and_it_learns_preferen
 @pytest.mark.parametrize(
     ("setting", "words"),
     [
-        ("inputs.global_batch_size=63", ["63", "32", "2", "64"]),
         ("jobs.train_ddp.inputs.model_type=convnxt", ["convnxt", "convnext"]),
         ("jobs.train_ddp.inputs.task=no_such.module:Task", ["no_such"]),
     ],

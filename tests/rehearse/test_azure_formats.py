@@ -215,7 +215,7 @@ def test_an_unknown_key_is_dropped_from_a_component_but_refused_in_a_job(tmp_pat
     file = tmp_path / "job.yml"
     file.write_text("type: pipeline\ncomputes: x\njobs: {job: {component: ./component.yml}}\n")
 
-    refused, let_pass = errors_before_a_run(file, DocumentStore())
+    refused, _, let_pass = errors_before_a_run(file, DocumentStore())
 
     assert [each.message for each in refused] == ["unknown key 'computes' here; Azure ML's client refuses the file"]
     assert [(each.span.file.name, each.span.line) for each in let_pass] == [("component.yml", 5)]

@@ -45,7 +45,7 @@ def test_plain_lines_where_there_is_no_terminal(workspace: Any) -> None:
 def test_quiet_shows_failures_only(workspace: Any) -> None:
     assert run_shown(workspace, workspace.one_job("true"), quiet=True) == ""
     shown = run_shown(workspace, workspace.one_job("echo why; exit 3"), quiet=True)
-    assert "work failed: its process ended with exit code 3\n  | why\n  the full log: " in shown
+    assert " work failed: its process ended with exit code 3\n  | why\n  the full log: " in shown
 
 
 def test_a_live_table_on_a_terminal(workspace: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ import click
 from trainyard.cli import working_folder
 from trainyard.cli.parameters import AtLeast, OneOf, PathOf, chosen_file, file_argument
 from trainyard.errors import UsageError
-from trainyard.project_findings import errors_before_a_run
+from trainyard.project_findings import errors_before_a_run, with_template_lines
 from trainyard.rehearse.cancellation import exit_code_after
 from trainyard.rehearse.display import Display
 from trainyard.rehearse.run_options import RunOptions
@@ -109,9 +109,9 @@ def run(
     of_profile = {key: value for key, value in given.items() if key not in options.overrides}
     path = chosen if profile is None else _rendered(chosen, profile, of_profile)
     store = DocumentStore()
-    refused, let_pass = errors_before_a_run(path, store)
-    if refused or (options.strict and let_pass):
-        raise SpecError([*refused, *let_pass] if options.strict else refused)
+    refused, by_programs, let_pass = errors_before_a_run(path, store)
+    if refused or (options.strict and (by_programs or let_pass)):
+        raise SpecError([*refused, *by_programs, *let_pass] if options.strict else refused)
     pipeline = load_job(path, store, strict=options.strict)
     for each in let_pass:
         place = f"{short(each.span.file)}:{each.span.line}:{each.span.column}"
@@ -120,7 +120,10 @@ def run(
     working_folder.keep_runs_out_of_snapshots(pipeline)
     with ExitStack() as opened:
         display = _WatchedDisplay(opened, quiet=quiet) if watch else Display(quiet=quiet)
-        record = run_pipeline(pipeline, options, display)
+        try:
+            record = run_pipeline(pipeline, options, display, suspects=by_programs)
+        except SpecError as error:
+            raise SpecError(with_template_lines(error.diagnostics)) from None
     sys.exit(_conclude(record.folder, pipeline, chosen, given, profile))
 
 
@@ -217,7 +220,7 @@ def _conclude(
     logs = (f"{program()} runs logs {run}", "everything its processes printed")
     if settings:
         # The same settings would fail again, so there is nothing to resume.
-        missing = [setting for setting in settings if setting.span is None]
+        missing = [setting for setting in settings if setting.value is None]
         changes = {**given, **dict.fromkeys((setting.key for setting in missing or settings), "VALUE")}
         words = ["--profile", profile] if profile else []
         words += [word for key, value in changes.items() for word in ("--set", f"{key}={value}")]
@@ -236,15 +239,18 @@ def _can_be_planned(pipeline: Pipeline) -> bool:
 
 @dataclass(frozen=True)
 class _Setting:
-    """A flag that a step's error names, and the `--set` key and the place that its value comes from, if it has one."""
+    """A flag that a step's error names, its `--set` key and value, and the place that this is written, if it is."""
 
     flag: str
     key: str
+    value: str | None
     span: Span | None
 
     def __str__(self) -> str:
-        if self.span is None:
+        if self.value is None:
             return f"{self.flag} is {self.key}, which is not given"
+        if self.span is None:
+            return f"{self.flag} is {self.key}, {self.value} by default"
         place = "--set" if self.span.file == COMMAND_LINE else f"{short(self.span.file)}:{self.span.line}"
         return f"{self.flag} is {self.key}, set by {place}"
 
@@ -261,8 +267,8 @@ def _settings_in_errors(record: RunRecord, pipeline: Pipeline, *, is_rendered_as
         for flag in re.findall(r"(?<![\w-])--[a-z][a-z0-9_-]*", errors):
             resolved = resolution.jobs[name].setting(flag.strip("-").replace("-", "_"))
             if isinstance(resolved, Known) and resolved.key:
-                span = resolved.written.span if resolved.value is not None else None
-                found[resolved.key] = _Setting(flag, resolved.key, span)
+                text = resolved.written.text if resolved.value is not None else None
+                found[resolved.key] = _Setting(flag, resolved.key, text, resolved.written.span)
     if not is_rendered_aside:
         return list(found.values())
     from trainyard.render.related_lines import SourceFinder

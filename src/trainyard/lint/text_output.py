@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from trainyard.project_files import read_text
 from trainyard.spec.diagnostic import Diagnostic, Severity, Span
+from trainyard.spec.set_arguments import COMMAND_LINE
 from trainyard.spec.yaml_parsing import source_lines
 
 _RESET, _BOLD, _BLUE, _GREEN = "\x1b[0m", "\x1b[1m", "\x1b[34m", "\x1b[32m"
@@ -97,6 +98,8 @@ def _one(
 
 
 def _place(span: Span, relative_to: Path) -> str:
+    if span.file == COMMAND_LINE:
+        return str(span.file)
     return f"{printable(file_name(span.file, relative_to))}:{span.line}:{span.column}"
 
 

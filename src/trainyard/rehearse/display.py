@@ -109,10 +109,10 @@ class Display:
     def job_changed(self, record: RunRecord, name: str) -> None:
         """Show a job's new state."""
         job = record.jobs[name]
-        if self._live is None:
-            self._line(f"{name} {_state_in_words(job)}")
         if job.status == "failed":
             self._show_failure(record, name, job)
+        elif self._live is None:
+            self._line(f"{name} {_state_in_words(job)}")
 
     def attempt_ended(self, name: str, job: JobRecord) -> None:
         """Show how an attempt ended that another one follows."""
@@ -147,9 +147,9 @@ class Display:
         return max(1, console.height - _LINES_BESIDE_JOBS) if not self._stays else None
 
     def _show_failure(self, record: RunRecord, name: str, job: JobRecord) -> None:
-        """Show the failed rank's last lines, and where its log is; also when quiet."""
-        lines = [f"{name} failed: {job.reason}"]
-        lines += [f"  | {line}" for line in job.error_lines or []]
+        """Show why, the failed rank's last lines without that, and where its log is; also when quiet."""
+        lines = [f"{_clock()} {name} failed: {job.reason}"]
+        lines += [f"  | {line}" for line in _lines_before_the_cause(job)]
         if job.logs and job.failed_rank is not None:
             lines.append(f"  the full log: {record.folder / job.logs[job.failed_rank]}")
         self._print("\n".join(lines))
@@ -261,6 +261,16 @@ def _last_line(run_folder: Path, job: JobRecord) -> str:
         return ""
     lines = last_lines(run_folder / job.logs[0], 1)
     return lines[0] if lines else ""
+
+
+def _lines_before_the_cause(job: JobRecord) -> list[str]:
+    """The last lines of a failed job's log, without one that only says the reason again, as that of an exception."""
+    lines = list(job.error_lines or ())
+    last = lines[-1] if lines else ""
+    said = last.partition(": error: ")[2] or last
+    if said and job.reason is not None and job.reason.startswith(said):
+        lines.pop()
+    return lines
 
 
 def _state_in_words(job: JobRecord) -> str:

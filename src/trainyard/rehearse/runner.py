@@ -6,10 +6,11 @@ import dataclasses
 import os
 import re
 import shutil
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from trainyard.printing import short
 from trainyard.rehearse.attempts import place_of_input
 from trainyard.rehearse.cancellation import Cancellation
 from trainyard.rehearse.command import fill_command
@@ -31,10 +32,13 @@ from trainyard.rehearse.search_space import trial_component, trials
 from trainyard.rehearse.selection import ReusedResult, Selection, find_reused, select
 from trainyard.rehearse.tracking_store import RunIdentity, TrackingStore
 from trainyard.settings.run_record import RunRecord
+from trainyard.spec.diagnostic import Diagnostic, SpecError
+from trainyard.spec.distributions import TensorFlow
 from trainyard.spec.literals import ParameterValue
 from trainyard.spec.model import Component, Pipeline, Spark, Sweep
-from trainyard.spec.resolved import JobOutput
+from trainyard.spec.resolved import JobOutput, Known
 from trainyard.spec.set_inputs import resolve_with, with_absolute_paths
+from trainyard.spec.training_settings import BATCH_DOES_NOT_DIVIDE, REFUSED_BY_STEPS, refused_settings
 
 _PIP_INSTALL = re.compile(r"\bpip3? install\b")
 
@@ -61,17 +65,25 @@ class _Found:
     digests: ContentDigests
 
 
-def run_pipeline(pipeline: Pipeline, options: RunOptions, display: Display) -> RunRecord:
+def run_pipeline(
+    pipeline: Pipeline, options: RunOptions, display: Display, *, suspects: Sequence[Diagnostic] = ()
+) -> RunRecord:
     """Run a pipeline to its end; return its record, whose `status` says how the run ended.
+
+    `suspects` are findings that Azure ML accepts and a job's own program does not: errors where a job that runs here
+    has them, notes otherwise.
 
     Raise `SpecError`, `UsageError` or `RunError` before anything has started when the pipeline, the command line or
     this machine does not allow the run, and `RunError` when the disk fails during it. Ctrl-C and SIGTERM end all
     processes and cancel the run.
     """
-    checked = _check(pipeline, options, options.run_folder or options.runs_folder / (options.name or "run"))
+    run_folder = options.run_folder or options.runs_folder / (options.name or "run")
+    checked = _check(pipeline, options, run_folder, suspects)
     found = _found(checked, options, checked.selection.reused, display)
     name, folder = create_run_folder(options.runs_folder, options.run_folder, options.name, pipeline.name)
     record = _record(name, folder, checked, options)
+    for each in suspects:
+        record.notes.append(f"{short(each.span.file)}:{each.span.line}: {each.message} [{each.rule}, not in this run]")
     record.notes += _environment_notes(checked, found.software, folder)
     context = _context(record, checked, options, found)
     return Scheduler(context, record, checked.here, checked.selection, display).run(found.reused)
@@ -112,7 +124,9 @@ def resume_run(record: RunRecord, pipeline: Pipeline, options: RunOptions, displ
     return Scheduler(context, resumed, checked.here, checked.selection, display, seconds_spent=spent).run(found.reused)
 
 
-def _check(pipeline: Pipeline, options: RunOptions, run_folder: Path) -> _CheckedPipeline:
+def _check(
+    pipeline: Pipeline, options: RunOptions, run_folder: Path, suspects: Sequence[Diagnostic] = ()
+) -> _CheckedPipeline:
     """Check all that can be checked before a process starts; `run_folder` is that of the run, or a stand-in."""
     resolution = resolve_with(pipeline, options.overrides, strict=options.strict)
     selection = select(resolution.waits_for, only=options.only, from_job=options.from_job)
@@ -127,6 +141,9 @@ def _check(pipeline: Pipeline, options: RunOptions, run_folder: Path) -> _Checke
     )
     faults = faults_of(options.preempt, options.kill, here.jobs, selection.run)
     checked = _CheckedPipeline(here, selection, faults)
+    refused = [error for job in checked.jobs_to_run for error in _refused_by_program(job, suspects)]
+    if refused:
+        raise SpecError(refused)
     jobs_folder = folder_for_jobs(run_folder.resolve()) / "jobs"
     for job in checked.jobs_to_run:
         _refuse_without_programs(job, options)
@@ -139,6 +156,24 @@ def _check(pipeline: Pipeline, options: RunOptions, run_folder: Path) -> _Checke
         )
         _ = job.snapshot  # raises for code that is missing
     return checked
+
+
+def _refused_by_program(job: LocalJob, suspects: Sequence[Diagnostic]) -> Iterator[Diagnostic]:
+    """Yield what the job's own program would refuse: its settings with `--set` and the processes here, and its flags.
+
+    A flag is in the command; the value of one is there too, or what an input of the job comes to.
+    """
+    counts = job.counts
+    shared_by = (counts.nodes, counts.processes_per_node)
+    processes = (counts.training_processes,) if isinstance(job.distribution, TensorFlow) else shared_by
+    for error in refused_settings(job.use, processes=processes):
+        if error.rule in REFUSED_BY_STEPS:
+            fewer = f" {job.scaling}." if job.scaling and error.rule == BATCH_DOES_NOT_DIVIDE.id else ""
+            yield error._replace(hint=error.hint + fewer)
+    read = [job.component.command, *(value.written for value in job.use.inputs.values() if isinstance(value, Known))]
+    for suspect in suspects:
+        if suspect.rule not in REFUSED_BY_STEPS and any(value.span.contains(suspect.span) for value in read):
+            yield suspect
 
 
 def _refuse_without_programs(job: LocalJob, options: RunOptions) -> None:

@@ -32,7 +32,7 @@ class SourceFinder:
     def relate(
         self, diagnostics: Sequence[Diagnostic], texts: Mapping[Path, str] = MappingProxyType({})
     ) -> list[Diagnostic]:
-        """Return findings with the template's and the profile's lines added to those in rendered files.
+        """Return findings with the template's and the profile's lines added, once, to those in rendered files.
 
         Lines that were edited by hand since are distinguished from others; if the profile or a template no longer
         renders, findings stay as they are. `texts` replace what is on disk.
@@ -40,13 +40,20 @@ class SourceFinder:
         files = {each.span.file for each in diagnostics}
         self._render_together([found for file in files if (found := read_rendered(file)) is not None])
         lines = {file: self._line_sources(file, texts) for file in files}
-        return [each._replace(related=(*each.related, *lines[each.span.file](each.span.line))) for each in diagnostics]
+        return [
+            each._replace(related=tuple(dict.fromkeys((*each.related, *lines[each.span.file](each.span.line)))))
+            for each in diagnostics
+        ]
 
-    def written_at(self, span: Span) -> Span:
-        """Return where to change what a rendered line holds: in the profile, else in the template, else there."""
+    def written_at(self, span: Span) -> Span | None:
+        """Return where to change what a rendered line holds: in the profile, else in the template, else there.
+
+        None for a line of a macro that many templates share: what it writes is a default.
+        """
         sources = self._line_sources(span.file, {})(span.line)
         from_profile = [each.span for each in sources if each.message == _FROM_PROFILE]
-        return [span, *(each.span for each in sources), *from_profile][-1]
+        place = [span, *(each.span for each in sources), *from_profile][-1]
+        return None if place.file.name.startswith("_") else place
 
     def _line_sources(self, file: Path, texts: Mapping[Path, str]) -> Callable[[int], tuple[Related, ...]]:
         on_disk = read_rendered(file)

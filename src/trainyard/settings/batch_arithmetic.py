@@ -36,18 +36,22 @@ class BatchArithmetic:
 
 
 class UnevenBatch(ValueError):
-    """A global batch that does not divide; `nearest_global_batch_sizes` are those that do, the smaller first."""
+    """A global batch that does not divide; `nearest_global_batch_sizes` are those that do, the smaller first.
+
+    `nearest_micro_batch_size` is one that divides this global batch; None where none does.
+    """
 
     def __init__(self, global_batch_size: int, micro_batch_size: int, world_size: int) -> None:
         at_once = micro_batch_size * world_size
         below = global_batch_size // at_once * at_once
         self.nearest_global_batch_sizes = tuple(size for size in (below, below + at_once) if size)
         choices = [f"--global-batch-size {' or '.join(map(str, self.nearest_global_batch_sizes))}"]
+        self.nearest_micro_batch_size: int | None = None
         if global_batch_size % world_size == 0:
             per_rank = global_batch_size // world_size
             divisors = [size for size in range(1, per_rank + 1) if per_rank % size == 0]
-            nearest = min(divisors, key=lambda size: (abs(size - micro_batch_size), -size))
-            choices.append(f"--micro-batch-size {nearest}")
+            self.nearest_micro_batch_size = min(divisors, key=lambda size: (abs(size - micro_batch_size), -size))
+            choices.append(f"--micro-batch-size {self.nearest_micro_batch_size}")
         super().__init__(
             f"global_batch_size {global_batch_size} is not a multiple of micro_batch_size {micro_batch_size} x "
             f"world size {world_size} = {at_once}. The nearest that divide: {', or '.join(choices)}"

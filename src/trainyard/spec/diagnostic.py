@@ -21,6 +21,11 @@ class Span(NamedTuple):
     def __str__(self) -> str:
         return f"{self.file}:{self.line}:{self.column}"
 
+    def contains(self, other: Span) -> bool:
+        """Return whether another stretch begins within this one."""
+        begin, end = (self.line, self.column), (self.end_line, self.end_column)
+        return self.file == other.file and begin <= (other.line, other.column) < end
+
 
 class Related(NamedTuple):
     """Another place that explains a diagnostic: where a name is declared, which template line wrote it."""

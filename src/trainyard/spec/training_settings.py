@@ -7,7 +7,7 @@ import math
 import os
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,14 @@ from trainyard.spec.resolution import JobUse, resolve_component
 from trainyard.spec.resolved import Known, Wrong
 from trainyard.spec.rule import Rule
 from trainyard.spec.set_arguments import COMMAND_LINE
-from trainyard.spec.step_settings import REFUSED_SETTING, UNKNOWN_SETTING, StepSettings, WrittenSettings
+from trainyard.spec.step_settings import (
+    INVALID_OVERRIDES,
+    REFUSED_SETTING,
+    SETTINGS_NOT_FOUND,
+    UNKNOWN_SETTING,
+    StepSettings,
+    WrittenSettings,
+)
 
 BATCH_DOES_NOT_DIVIDE = Rule("AML319", "batch-does-not-divide", "error").explained(
     summary="A global batch size is not a multiple of micro-batch size × processes.",
@@ -179,10 +186,25 @@ _MODEL_TYPES = Path(__file__).with_name("model_types.json")
 _BUILT_IN_FORMAT = "digits"
 
 
-def refused_settings(use: JobUse, *, is_complete: bool = True) -> Iterator[Diagnostic]:
+REFUSED_BY_STEPS = frozenset(
+    {
+        each.id
+        for each in (
+            *(BATCH_DOES_NOT_DIVIDE, SETTINGS_NOT_JSON, FORMAT_WITHOUT_SOURCE, DATA_WEIGHTS),
+            *(UNKNOWN_SETTING, REFUSED_SETTING, INVALID_OVERRIDES, SETTINGS_NOT_FOUND),
+        )
+    }
+)
+"""The rules of what a step refuses whatever is installed beside it; which models there are, transformers decides."""
+
+
+def refused_settings(
+    use: JobUse, *, is_complete: bool = True, processes: Sequence[int] | None = None
+) -> Iterator[Diagnostic]:
     """Yield what the step of a command job would refuse; nothing for other people's steps, and for unknown values.
 
-    A component by itself is not complete: those who use it give it what has a default now.
+    A component by itself is not complete: those who use it give it what has a default now. `processes` are the factors
+    of those that share each batch where they are not the job's own, as on a smaller machine.
     """
     command = str(use.component.command.data)
     if _OWN_TRAINING.search(command) and use.step_settings is not None:
@@ -190,7 +212,7 @@ def refused_settings(use: JobUse, *, is_complete: bool = True) -> Iterator[Diagn
             yield _with_user(problem, use)
     if _OWN_TRAINING.search(command):
         is_by_default = all(_is_default(use, name) for name in ("micro_batch_size", "global_batch_size"))
-        uneven = _uneven_batch(use) if is_complete or not is_by_default else ()
+        uneven = _uneven_batch(use, processes) if is_complete or not is_by_default else ()
         for problem in (*uneven, *_refused_model(use), *_refused_weights(use)):
             yield _with_user(problem, use)
     elif _OWN_IMAGES.search(command):
@@ -257,15 +279,16 @@ def _refused_keys(layer: WrittenSettings, settings: StepSettings) -> Iterator[Di
         yield UNKNOWN_SETTING.at(layer.span(entry.key), message, hint, replacement=is_close)
 
 
-def _uneven_batch(use: JobUse) -> Iterator[Diagnostic]:
+def _uneven_batch(use: JobUse, processes: Sequence[int] | None) -> Iterator[Diagnostic]:
     """Yield global batches that do not divide: the one given, or each that a sweep chooses from."""
-    micro, sharing = _known(use, "micro_batch_size"), use.sharing_each_batch
-    counts = [count.value for count in (micro, *sharing) if isinstance(count, Known)]
+    micro = _known(use, "micro_batch_size")
+    sharing = [count.value if isinstance(count, Known) else None for count in use.sharing_each_batch]
+    counts = [micro.value if micro is not None else None, *(sharing if processes is None else processes)]
     numbers = [number for number in map(whole_number, counts) if number is not None and number > 0]
-    if micro is None or len(numbers) != 1 + len(sharing):
+    if micro is None or len(numbers) != len(counts):
         return
     micro_size, *world = numbers
-    processes = " × ".join(map(str, world))
+    factors = " × ".join(map(str, world))
     for wanted in _global_batches(use):
         size = whole_number(wanted.data)
         if size is None or size <= 0:
@@ -274,7 +297,9 @@ def _uneven_batch(use: JobUse) -> Iterator[Diagnostic]:
             divide_batch(size, micro_size, math.prod(world))
         except UnevenBatch as error:
             nearest = " or ".join(map(str, error.nearest_global_batch_sizes))
-            message = f"global_batch_size {size} is not a multiple of {micro_size} micro × {processes} processes"
+            if error.nearest_micro_batch_size is not None:
+                nearest += f"; or micro_batch_size {error.nearest_micro_batch_size}"
+            message = f"global_batch_size {size} is not a multiple of {micro_size} micro × {factors} processes"
             related = [Related(_place(use, "micro_batch_size", micro), f"micro_batch_size is {micro_size} here")]
             yield BATCH_DOES_NOT_DIVIDE.at(wanted.span, message, f"The nearest that fit: {nearest}.", related)
 

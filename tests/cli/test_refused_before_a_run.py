@@ -1,0 +1,149 @@
+"""What a job's own program would refuse is refused before the first process; why a job failed is told once."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainyard.cli import working_folder
+from trainyard.cli.entry import main
+
+ROOT = Path(__file__).parents[2]
+Run = Callable[..., Any]
+
+JOB = """\
+type: command
+code: src
+command: python train.py --epochs ${{inputs.epochs}} --optimizer adam
+inputs:
+  epochs: 2
+environment: azureml:torch:3
+"""
+SCRIPT = """\
+import argparse
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--epochs", type=int, required=True)
+parser.add_argument("--optimizer", choices=["adam", "sgd"])
+arguments = parser.parse_args()
+if arguments.epochs > 5:
+    raise ValueError(f"{arguments.epochs} epochs are too many")
+"""
+
+
+@pytest.fixture
+def own_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A job and its script in a folder of their own, which is the working directory."""
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "train.py").write_text(SCRIPT)
+    (tmp_path / "job.yml").write_text(JOB)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "job.yml"
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "words"),
+    [
+        ("--epochs", "--epocs", ("job.yml:3:26: error[AML501]", "no flag --epocs", "Did you mean '--epochs'?")),
+        ("--epochs ${{inputs.epochs}} ", "", ("error[AML502]", "train.py requires --epochs")),
+        ("adam", "lion", ("error[AML503]", "lion", "adam")),
+        ("epochs: 2", "epochs: two", ("job.yml:5:11: error[AML505]", "takes a whole number, not 'two'")),
+    ],
+)
+def test_a_flag_that_the_script_refuses(
+    trainyard: Run, own_job: Path, right: str, wrong: str, words: tuple[str, ...]
+) -> None:
+    own_job.write_text(JOB.replace(right, wrong))
+
+    outcome = trainyard("run", "job.yml")
+
+    assert outcome.exit_code == 1
+    for word in words:
+        assert word in outcome.stderr
+    assert "running" not in outcome.stderr
+    assert not (own_job.parent / ".trainyard" / "runs").exists(), "nothing has started"
+
+
+def test_a_value_that_set_replaces_is_not_refused(trainyard: Run, own_job: Path) -> None:
+    own_job.write_text(JOB.replace("epochs: 2", "epochs: two"))
+
+    outcome = trainyard("run", "job.yml", "--set", "inputs.epochs=3")
+
+    assert outcome.exit_code == 0, outcome.stderr
+    assert (
+        "job.yml:5: the script's --epochs takes a whole number, not 'two' [AML505, not in this run]" in outcome.stderr
+    )
+
+
+@pytest.mark.parametrize("options", [(), ("--quiet",)])
+def test_the_reason_of_a_failure_is_told_once(
+    capsys: pytest.CaptureFixture[str], own_job: Path, options: tuple[str, ...]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["run", "job.yml", "--set", "inputs.epochs=6", *options])
+
+    shown = capsys.readouterr()
+    assert ended.value.code == 1
+    assert (shown.out + shown.err).count("6 epochs are too many") == 1
+    assert 'train.py", line 8' in shown.err, "the lines before it stay"
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (("inputs.global_batch_size=30",), ("--set: error[AML319] global_batch_size 30", "64; or micro_batch_size 15")),
+        (
+            ("inputs.micro_batch_size=7",),
+            ("global_batch_size 64", "not a multiple of 7", "--set: micro_batch_size is 7"),
+        ),
+        (("nodes=2", "inputs.global_batch_size=100"), ("not a multiple of 16 micro × 2 × 2 processes",)),
+    ],
+)
+def test_batches_that_do_not_divide(
+    trainyard: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: tuple[str, ...], words: tuple[str, ...]
+) -> None:
+    runs = tmp_path / ".trainyard" / "runs"
+    monkeypatch.setattr(working_folder, "runs_folder", lambda: runs)
+    given = [word for setting in settings for word in ("--set", setting)]
+
+    outcome = trainyard("run", "pipelines/ddp.yaml", "--profile", "local", *given)
+
+    assert outcome.exit_code == 1
+    for word in words:
+        assert word in outcome.stderr
+    assert not runs.exists(), "nothing has started"
+
+
+def test_only_jobs_that_run_are_held_to_what_they_are_given(trainyard: Run, tmp_path: Path) -> None:
+    uneven = ("--profile", "local", "--set", "inputs.global_batch_size=30", "--run-dir", str(tmp_path / "run"))
+
+    outcome = trainyard("run", "pipelines/ddp.yaml", *uneven, "--only", "prepare_images")
+
+    assert outcome.exit_code == 0, outcome.stderr
+
+
+@pytest.mark.usefixtures("jobs_are_forked")
+def test_a_default_is_named_as_such_and_not_by_the_macro_that_writes_it(
+    trainyard: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("profiles", "settings", "templates", "src"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "profiles" / "mine.yaml").write_text(
+        "extends: local\npipelines: {ddp: {format: folder, source: pictures}}\n"
+    )
+    for name in ("cat", "dog"):
+        (tmp_path / "pictures" / name).mkdir(parents=True)
+        (tmp_path / "pictures" / name / "1.png").write_text("no image")
+    monkeypatch.chdir(tmp_path)
+
+    outcome = trainyard("run", "pipelines/ddp.yaml", "--profile", "mine", "--only", "prepare_images")
+
+    assert outcome.exit_code == 1
+    setting = "jobs.prepare_images.inputs.skip_undecodable"
+    assert f"--skip-undecodable is {setting}, false by default" in outcome.stdout
+    assert f"--set {setting}=VALUE" in outcome.stdout
+    assert "templates/" not in outcome.stdout
