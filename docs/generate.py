@@ -1,4 +1,5 @@
-"""Write docs/steps.md and schemas/settings/ from the dataclasses of the steps: `python docs/generate.py [--check]`."""
+"""Write docs/steps.md and schemas/settings/ from the dataclasses of the steps, and schemas/ from schemas/sources/:
+`python docs/generate.py [--check]`."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from generate_schemas import bundled_schemas
 from trainyard.settings.step_fields import StepField, step_fields
 from trainyard.settings.steps import STEP_CONFIGS
 from trainyard.settings.steps.tasks import BUILT_IN_TASKS
@@ -183,7 +185,7 @@ def _escape(text: str) -> str:
 
 def main(check: bool) -> str | None:
     """Write the files, or return which of them have drifted."""
-    texts = {PAGE: steps_page(), **settings_schemas()}
+    texts = {PAGE: steps_page(), **settings_schemas(), **bundled_schemas()}
     if check:
         drifted = [file for file, text in texts.items() if not file.exists() or file.read_text("utf-8") != text]
         drifted += [file for file in SCHEMAS.glob("*") if file not in texts]

@@ -14,6 +14,7 @@ PACKAGE = Path(__file__).resolve().parent
 """The folder of the package `trainyard`."""
 
 _SCHEMA_SUFFIX = ".schema.json"
+_SCHEMA_SOURCES = "sources"
 
 
 def shipped(name: str) -> Path:
@@ -27,8 +28,15 @@ def schema_file(name: str) -> Path:
     return shipped("schemas") / f"{name}{_SCHEMA_SUFFIX}"
 
 
+def schema_source(name: str) -> Path:
+    """Return the schema as it is written by hand: with what only the linter reads, and definitions in `common`."""
+    source = shipped("schemas") / _SCHEMA_SOURCES / f"{name}{_SCHEMA_SUFFIX}"
+    return source if source.is_file() else schema_file(name)
+
+
 def schema_names() -> list[str]:
     """Return the names that `schema_file` knows."""
     folder = shipped("schemas")
     files = (file.relative_to(folder).as_posix() for file in folder.rglob(f"*{_SCHEMA_SUFFIX}"))
-    return sorted(file.removesuffix(_SCHEMA_SUFFIX) for file in files)
+    names = (file.removesuffix(_SCHEMA_SUFFIX) for file in files)
+    return sorted(name for name in names if not name.startswith(f"{_SCHEMA_SOURCES}/"))

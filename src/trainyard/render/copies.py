@@ -5,7 +5,7 @@ with the installed version; a project without that file is left alone.
 
 The steps are one file, `src/trainyard.zip`: the same bytes on every machine and Python, sorted, without times, and not
 compressed, since zlib's output differs between its versions. Git compresses it anyway, and keeps of the next version
-only what has changed. Each schema is a file that needs no other, short enough to be reviewed.
+only what has changed. Each schema is a file that needs no other.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ import contextlib
 import hashlib
 import io
 import json
-import re
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -71,62 +70,6 @@ def _listed(digests: dict[str, str], names: list[str]) -> str:
     return "".join(f"{name} {digests[name]}\n" for name in names if name in digests)
 
 
-_COMMON = "common.schema.json#/$defs/"
-_OWN = "#/$defs/"
-_REFERENCE = re.compile(r'"\$ref": "[^"]*#/\$defs/([^"/]+)')
-_FOR_LINT = "x-"
-_LONGEST_LINE = 4000
-"""Characters. Schemas are read by editors; people see that one has changed, and the size of the change."""
-
-
-def bundled_schema(name: str) -> str:
-    """Return the text of a schema that refers to no other file: with the shared definitions that it needs."""
-    schema = _read(name)
-    if _COMMON in json.dumps(schema):
-        schema["$defs"] = {**schema.get("$defs", {}), **_reachable(schema, _read("common")["$defs"])}
-    return _text(_for_editors(schema)) + "\n"
-
-
-def _read(name: str) -> dict[str, Any]:
-    return dict(json.loads(schema_file(name).read_text(encoding="utf-8")))
-
-
-def _reachable(schema: Mapping[str, Any], common: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the shared definitions that a schema refers to, and those that these refer to, sorted by name."""
-    reached: dict[str, Any] = {}
-    found: Mapping[str, Any] = schema
-    while found:
-        names = _REFERENCE.findall(json.dumps(found))
-        found = {name: common[name] for name in names if name in common and name not in reached}
-        reached |= found
-    return dict(sorted(reached.items()))
-
-
-def _for_editors(value: Any) -> Any:
-    """Return a part of a schema without what only the linter reads, and with its references within the file."""
-    if isinstance(value, list):
-        return [_for_editors(item) for item in value]
-    if isinstance(value, str):
-        return value.replace(_COMMON, _OWN)
-    if not isinstance(value, dict):
-        return value
-    return {key: _for_editors(item) for key, item in value.items() if not key.startswith(_FOR_LINT)}
-
-
-def _text(value: Any, depth: int = 0) -> str:
-    """Return JSON on one line, or with a line for each part where that line would be too long."""
-    on_one_line = json.dumps(value, ensure_ascii=False)
-    if len(on_one_line) <= _LONGEST_LINE or not isinstance(value, (dict, list)):
-        return on_one_line
-    indent = " " * (depth + 1)
-    if isinstance(value, dict):
-        parts = [f"{indent}{json.dumps(key)}: {_text(item, depth + 1)}" for key, item in value.items()]
-    else:
-        parts = [indent + _text(item, depth + 1) for item in value]
-    opening, closing = "{}" if isinstance(value, dict) else "[]"
-    return f"{opening}\n" + ",\n".join(parts) + f"\n{' ' * depth}{closing}"
-
-
 _FORMAT = "trainyard.lock/2"
 _ARCHIVE_PATH = f"src/{STEP_ARCHIVE}"
 _SCHEMAS = "schemas/"
@@ -158,7 +101,7 @@ def current_copies(schemas: Iterable[str]) -> dict[str, bytes]:
     """
     known = schema_names()
     copies = {_ARCHIVE_PATH: archive_of_steps()}
-    copies |= {_schema_path(name): bundled_schema(name).encode() for name in sorted(schemas) if name in known}
+    copies |= {_schema_path(name): read_bytes(schema_file(name)) for name in sorted(schemas) if name in known}
     digests = {path: _digest(content) for path, content in copies.items()}
     lock = {"format": _FORMAT, "trainyard": __version__, "files": digests}
     return {**copies, LOCK_FILE: (json.dumps(lock, indent=1) + "\n").encode()}

@@ -19,7 +19,7 @@ from trainyard.render import rules
 from trainyard.render.layers import Layers
 from trainyard.render.project import Project
 from trainyard.render.steps import StepDescription, step_descriptions
-from trainyard.resources import schema_file
+from trainyard.resources import schema_source
 from trainyard.settings.step_fields import StepField, step_fields
 from trainyard.settings.steps import STEP_CONFIGS
 from trainyard.settings.steps.tasks import BUILT_IN_TASKS
@@ -52,7 +52,7 @@ def check_against_schema(project: Project, layers: Layers) -> list[Diagnostic]:
 
 def profile_schema(project: Project) -> dict[str, Any]:
     """Return the schema of `schemas/`, closed to the pipelines of a project and the settings that each accepts."""
-    schema: dict[str, Any] = json.loads(schema_file("profile").read_text(encoding="utf-8"))
+    schema: dict[str, Any] = json.loads(schema_source("profile").read_text(encoding="utf-8"))
     known = schema["$defs"]["pipeline"]["properties"]
     steps = step_descriptions(project)
     schema["properties"]["pipelines"] |= {

@@ -10,7 +10,7 @@ from functools import cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from trainyard.resources import schema_file
+from trainyard.resources import schema_source
 from trainyard.settings.suggestions import close_match, closest, did_you_mean, only_close
 from trainyard.spec.diagnostic import Diagnostic, Related, Severity, Span
 from trainyard.spec.documents import Document, Node, describe, shorten
@@ -57,7 +57,7 @@ _FATE_ELSEWHERE = "Azure ML's client refuses the file"
 @cache
 def bundled_schema(name: str) -> dict[str, Any]:
     """Return a schema with the shared definitions in its own `$defs`, so that it is self-contained."""
-    text = schema_file(name).read_text(encoding="utf-8")
+    text = schema_source(name).read_text(encoding="utf-8")
     if _SHARED not in text:
         return dict(json.loads(text))
     schema = json.loads(text.replace(f'"{_SHARED}#', '"#'))
@@ -67,7 +67,7 @@ def bundled_schema(name: str) -> dict[str, Any]:
 
 @cache
 def _shared_definitions() -> dict[str, Any]:
-    return dict(json.loads(schema_file("common").read_text(encoding="utf-8"))["$defs"])
+    return dict(json.loads(schema_source("common").read_text(encoding="utf-8"))["$defs"])
 
 
 @cache
