@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 import socket
 import struct
 import subprocess
@@ -148,6 +149,26 @@ def test_what_jobs_log_with_mlflow_is_listed_sorted_shown_and_compared_and_of_re
     report = (tmp_path / ".trainyard/runs/again/report.html").read_text()
     assert '<caption class="mono">worst.json</caption>' in report
     assert "<td>ada</td>" in report
+
+
+def test_a_run_that_is_kept_elsewhere_is_among_the_others_until_it_is_removed(
+    trainyard: Run, two_runs: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    for name in ("first", "third"):
+        run = trainyard("run", "hello.yaml", "--name", name, "--run-dir", str(elsewhere / name))
+        assert run.exit_code == 0, run.stderr
+
+    def listed() -> list[str]:
+        lines = trainyard("runs", "list", "--columns", "run").stdout.splitlines()
+        return [line.strip() for line in lines[1:]]
+
+    assert listed() == ["third", "first", "second", "first"]
+    assert "third: completed" in trainyard("runs", "show", "third").stdout
+    assert trainyard("runs", "clean", "--keep", "0", "--yes").exit_code == 0
+    assert listed() == ["third", "first"], "what is kept elsewhere is not deleted"
+    shutil.rmtree(elsewhere)
+    assert listed() == []
 
 
 def test_clean_shows_what_it_would_delete_and_deletes_only_with_yes(trainyard: Run, two_runs: Path) -> None:

@@ -6,6 +6,7 @@ import http.client
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,7 +20,7 @@ import pytest
 from playwright.sync_api import expect
 
 from trainyard.errors import UsageError
-from trainyard.report.live import LivePage, served
+from trainyard.report.live import LivePage, RunsPage, served
 from trainyard.report.run_report import LONG_SILENCE_SECONDS, running_jobs, write_report
 from trainyard.settings.quantities import duration
 from trainyard.settings.run_record import read_run_record
@@ -113,6 +114,44 @@ def test_a_page_whose_server_ends_with_the_run_shows_how_the_run_ended(browser: 
     expect(page.locator(".notice.live")).to_have_text("The run has ended: failed.", timeout=PATIENCE_MS)
     assert page.locator(".graph-wide [data-job=train]").get_attribute("data-state") == "failed"
     assert page.locator("#head .tile dd", has_text="41.0 s").is_visible()
+    context.close()
+
+
+def test_the_index_of_runs_is_searched_filtered_and_compared_from(
+    browser: Any, make_run_to_compare: Callable[[str], Path]
+) -> None:
+    folders = {letter: make_run_to_compare(letter) for letter in "ABC"}
+    runs_folder = folders["A"].parent
+
+    def records() -> list[Any]:
+        return [read_run_record(folder) for folder in folders.values() if folder.exists()]
+
+    context = browser.new_context(viewport=LAPTOP)
+    page = context.new_page()
+    with served(RunsPage(runs_folder, records, read_run_record)) as url:
+        page.goto(url)
+        shown = page.locator("tbody tr:visible")
+        expect(shown).to_have_count(3)
+        page.fill("#search", "train SEED")  # of a parameter, by all words, in any case
+        expect(shown).to_have_count(0)
+        page.fill("#search", folders["B"].name)
+        expect(shown).to_have_count(1)
+        page.fill("#search", "")
+        page.select_option("#metric", "test_accuracy")
+        assert shown.locator(".metric").all_inner_texts() == ["0.9", "0.8", "0.7"], "the highest first"
+        assert page.locator("#compare").is_disabled()
+        for box in page.locator("tbody tr:visible input").all():
+            box.check()
+        shutil.rmtree(folders["C"])
+        page.select_option("#metric", "")
+        expect(shown).to_have_count(2, timeout=PATIENCE_MS)
+        page.click("#compare")
+        expect(page.locator(".kicker")).to_have_text("Comparison of 2 runs")
+        page.locator(".compared-runs a").first.click()
+        expect(page.locator("#graph")).to_be_visible()
+        assert urlsplit(page.url).path == f"{urlsplit(url).path}{folders['A'].name}/"
+        assert ask(url, f"{urlsplit(url).path}compare?run=nothing") == (404, "expected 2 to 6 runs to compare\n")
+        assert ask(url, f"{urlsplit(url).path}../secret")[0] == 404
     context.close()
 
 

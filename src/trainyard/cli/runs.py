@@ -20,7 +20,7 @@ from trainyard.rehearse.run_store import bytes_held_alone, find_run, list_runs, 
 from trainyard.rehearse.run_store import clean as remove_runs
 from trainyard.report.comparison import MOST_RUNS, Comparison, Row, compare, write_comparison
 from trainyard.report.job_results import Tracked, logged_by
-from trainyard.report.live import LivePage, served
+from trainyard.report.live import LivePage, RunsPage, served
 from trainyard.report.run_index import IndexedRun, check_columns, sorted_by
 from trainyard.report.run_report import summarise
 from trainyard.settings.quantities import counted, duration, memory, moment, number
@@ -167,17 +167,20 @@ def runs_compare(names: tuple[str, ...], out: Path | None) -> None:
 @click.argument("name", required=False)
 @click.option("--port", type=AtLeast(0), default=0, metavar="N", help="The port; any that is free otherwise.")
 def runs_serve(name: str | None, port: int) -> None:
-    """Show a run (without NAME, the newest) live in a browser on this machine, until Ctrl-C.
+    """Show all runs, or the one named, live in a browser on this machine, until Ctrl-C.
 
-    The page is the run's report, and follows states, logs, curves and times. Only this machine reaches it.
+    The page of all runs searches, filters and compares them, and leads to the page of each: its report, which follows
+    states, logs, curves and times. Only this machine reaches it.
 
     \b
     Examples:
       trainyard runs serve
       trainyard runs serve 20261120-213045-ddp --port 8800
     """
-    folder = find_run(working_folder.runs_folder(), name).folder
-    with served(LivePage(folder, lambda: read_record(folder)), port) as address:
+    runs_folder = working_folder.runs_folder()
+    folder = find_run(runs_folder, name).folder
+    one = LivePage(folder, lambda: read_record(folder))
+    with served(one if name else RunsPage(runs_folder, lambda: list_runs(runs_folder), read_record), port) as address:
         click.echo(address)
         click.echo("Ctrl-C ends the server", err=True)
         while True:

@@ -13,7 +13,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta, timezone
 from itertools import count
 from pathlib import Path
@@ -216,7 +216,9 @@ def create_run_folder(runs_folder: Path, run_folder: Path | None, name: str | No
     if name is not None and not _NAME.fullmatch(name):
         raise UsageError(f"--name {name!r}: use at most 100 letters, digits, - and _, beginning with a letter or digit")
     if run_folder is not None:
-        return name or _valid_name(run_folder.resolve().name), _create(run_folder.resolve(), may_exist=True)
+        folder = _create(run_folder.resolve(), may_exist=True)
+        _link_among_runs(runs_folder, folder, name or _valid_name(folder.name))
+        return name or _valid_name(folder.name), folder
     runs_folder = runs_folder.resolve()
     if name is not None:
         return name, _create(runs_folder / name, may_exist=False)
@@ -226,6 +228,20 @@ def create_run_folder(runs_folder: Path, run_folder: Path | None, name: str | No
         except UsageError:
             continue
     raise AssertionError("there is always another name")
+
+
+def _link_among_runs(runs_folder: Path, folder: Path, name: str) -> None:
+    """Have a run that is kept elsewhere among the others, unless they cannot be written to."""
+    with suppress(OSError):
+        runs_folder.mkdir(parents=True, exist_ok=True)
+        for number in count(2):
+            link = runs_folder / name
+            if link.is_symlink() and not link.exists():
+                link.unlink()  # that run was removed
+            if not link.is_symlink() and not link.exists():
+                link.symlink_to(folder)
+                return
+            name = f"{name.rpartition('~')[0] or name}~{number}"
 
 
 def _new_names(pipeline: str) -> Iterator[str]:

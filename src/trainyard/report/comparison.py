@@ -88,8 +88,14 @@ def compare(records: Sequence[RunRecord]) -> Comparison:
 
 def write_comparison(comparison: Comparison, file: Path) -> None:
     """Write a comparison as one page that needs no network. Raise OSError when it cannot be written."""
-    template = page_templates(file.parent.resolve()).get_template("comparison.html.j2")
-    replace_text(file, template.render(comparison=comparison, is_live=False, version=trainyard.__version__))
+    reports = {letter: run.folder.resolve() / "report.html" for letter, run in comparison.runs.items()}
+    replace_text(file, comparison_page(comparison, file.parent.resolve(), reports))
+
+
+def comparison_page(comparison: Comparison, folder: Path, pages: Mapping[str, Path | str]) -> str:
+    """Return the page of a comparison that lies in a folder, with links to the pages of its runs by their letters."""
+    template = page_templates(folder).get_template("comparison.html.j2")
+    return template.render(comparison=comparison, pages=pages, is_live=False, version=trainyard.__version__)
 
 
 def _results(record: RunRecord) -> dict[str, JobResults]:

@@ -1,7 +1,7 @@
 
 /* The live page: the server names what has changed, and what differs from the page as written now is replaced. */
 {
-  const WHOLE = "figure, svg, pre, table, dl, p, ul, h1, h2, h3, summary";
+  const WHOLE = "label, button, figure, svg, pre, table, dl, p, ul, h1, h2, h3, summary";
   const MOST_CHARACTERS = 200_000;
   const texts = new Map();
   const source = new EventSource("events");
@@ -69,6 +69,7 @@
     update(document.querySelector("main"), fresh.querySelector("main"));
     count();
     for (const path of texts.keys()) write(path);
+    document.dispatchEvent(new Event("shown"));
   }
 
   async function refresh() {

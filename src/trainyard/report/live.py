@@ -21,17 +21,20 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import parse_qs, unquote
 
 from trainyard.errors import UsageError
 from trainyard.printing import plain_text
+from trainyard.report.comparison import MOST_RUNS, compare, comparison_page
+from trainyard.report.page_templates import page_templates
+from trainyard.report.run_index import IndexedRun
 from trainyard.report.run_report import run_page
-from trainyard.settings.files import read_regular
+from trainyard.settings.files import is_file_within, read_regular
 from trainyard.settings.run_record import MACHINE_USE_FILE, RECORD_FILE, RunRecord
 from trainyard.spec.secrets import redacted
 
 LOOPBACK = "127.0.0.1"
-_SECONDS_BETWEEN_LOOKS = 0.5
+_SECONDS_BETWEEN_LOOKS, _SECONDS_BETWEEN_LOOKS_AT_RUNS = 0.5, 2.0
 _SECONDS_BETWEEN_COMMENTS = 15.0
 _LEAST_SECONDS_BETWEEN_PAGES, _REST_PER_RENDER = 1.0, 5.0
 """So that writing the page of a large run takes at most a sixth of a processor."""
@@ -44,7 +47,7 @@ _SHOWN_IMAGES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"}
 _PLAIN_TEXT = "text/plain; charset=utf-8"
 _PAGE_POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:; connect-src 'self'; "
-    "frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
+    "frame-ancestors 'none'; base-uri 'none'; form-action 'self'"
 )
 _FILE_POLICY = "default-src 'none'; frame-ancestors 'none'; sandbox"
 
@@ -71,6 +74,10 @@ class LivePage:
             if tracked is not None and (tracked / "metrics").is_dir():
                 files += sorted((tracked / "metrics").iterdir())
         return sha256(repr([record.status, *map(_stamp, files)]).encode()).hexdigest()
+
+    def within(self, path: str, query: str) -> tuple[LivePage, str]:
+        """Return the page that a path beneath this one leads to, and the rest of the path."""
+        return self, path
 
     def page(self) -> bytes:
         """Return the page as it is now, written again only if something has changed."""
@@ -129,6 +136,72 @@ class LivePage:
         complete = added if len(added) == _LOG_BYTES_PER_LOOK else added[: added.rfind(b"\n") + 1]
         positions[log] += len(complete)
         return redacted(plain_text(complete.decode("utf-8", errors="replace")))
+
+
+class RunsPage(LivePage):
+    """The index of all runs in a folder, with the page of each beneath the name of its folder, and comparisons."""
+
+    def __init__(
+        self, runs_folder: Path, list_runs: Callable[[], list[RunRecord]], read: Callable[[Path], RunRecord]
+    ) -> None:
+        super().__init__(runs_folder, lambda: RunRecord("", ""))
+        self._list, self._read = list_runs, read
+        self._indexed: dict[str, IndexedRun] = {}
+        self._pages: dict[str, LivePage] = {}
+
+    def within(self, path: str, query: str) -> tuple[LivePage, str]:
+        """Return the page of the run that a path begins with, or a comparison of runs, and the rest of the path."""
+        name, separator, rest = path.partition("/")
+        if path == "compare":
+            return _ComparisonPage(
+                [run for run in self._list() if run.folder.name in parse_qs(query).get("run", ())]
+            ), ""
+        if (
+            not separator
+            or not name.strip(".")
+            or not is_file_within(self.run_folder / name / RECORD_FILE, self.run_folder / name)
+        ):
+            return self, path
+        folder = self.run_folder / name
+        page = self._pages.setdefault(name, LivePage(folder, lambda: self._read(folder)))
+        page.closing = self.closing
+        return page, rest
+
+    def page(self) -> bytes:
+        """Return the index as it is now."""
+        known, self._indexed = self._indexed, {}
+        for record in self._list():
+            before = known.get(record.folder.name)
+            is_known = before is not None and before.record == record and record.status != "running"
+            self._indexed[record.folder.name] = before if before is not None and is_known else IndexedRun(record)
+        runs = list(self._indexed.values())
+        metrics = sorted({name for run in runs for name in run.metrics})
+        template = page_templates(self.run_folder).get_template("runs.html.j2")
+        return redacted(template.render(runs=runs, metrics=metrics, is_live=True, is_index=True)).encode()
+
+    def events(self) -> Iterator[tuple[str, str]]:
+        """Yield `page` whenever a run has changed."""
+        shown = None
+        while not self.closing.wait(_SECONDS_BETWEEN_LOOKS_AT_RUNS if shown is not None else 0):
+            state = [_stamp(file) for file in sorted(self.run_folder.glob(f"*/{RECORD_FILE}"))]
+            yield ("page", "") if state != shown else ("", "")
+            shown = state
+        yield "ended", json.dumps({"text": "The server was stopped.", "page": self.page().decode()})
+
+
+class _ComparisonPage(LivePage):
+    """Runs beside each other, beneath the index."""
+
+    def __init__(self, runs: list[RunRecord]) -> None:
+        super().__init__(Path(), lambda: RunRecord("", ""))
+        self._runs = runs
+
+    def page(self) -> bytes:
+        if not 2 <= len(self._runs) <= MOST_RUNS:
+            raise UsageError(f"expected 2 to {MOST_RUNS} runs to compare")
+        compared = compare(self._runs)
+        pages = {letter: f"{run.folder.name}/" for letter, run in compared.runs.items()}
+        return redacted(comparison_page(compared, Path(), pages)).encode()
 
 
 @contextmanager
@@ -243,41 +316,43 @@ class _Handler(BaseHTTPRequestHandler):
         if host not in (f"{LOOPBACK}:{port}", f"localhost:{port}"):
             self._send(HTTPStatus.FORBIDDEN, b"unknown Host\n")
             return
-        token, separator, path = unquote(self.path.partition("?")[0]).removeprefix("/").partition("/")
+        address, _, query = self.path.partition("?")
+        token, separator, path = unquote(address).removeprefix("/").partition("/")
         if not separator or not secrets.compare_digest(token.encode(), self.page.token.encode()):
             self._send(HTTPStatus.FORBIDDEN, b"the address lacks its token\n")
-        elif path == "":
-            self._send_page()
+            return
+        page, path = self.page.within(path, query)
+        if path == "":
+            self._send_page(page)
         elif path == "events" and self.command == "GET":
-            self._send_events()
+            self._send_events(page)
         else:
-            self._send_file(path)
+            self._send_file(page.run_folder, path)
 
     do_HEAD = do_GET
 
-    def _send_page(self) -> None:
+    def _send_page(self, page: LivePage) -> None:
         try:
-            page = self.page.page()
-        except UsageError:
-            self._send(HTTPStatus.NOT_FOUND, b"the run's folder was removed\n")
+            content = page.page()
+        except UsageError as error:
+            self._send(HTTPStatus.NOT_FOUND, f"{error}\n".encode())
         else:
-            self._send(HTTPStatus.OK, page, "text/html; charset=utf-8", _PAGE_POLICY)
+            self._send(HTTPStatus.OK, content, "text/html; charset=utf-8", _PAGE_POLICY)
 
-    def _send_events(self) -> None:
+    def _send_events(self, page: LivePage) -> None:
         self._deadline.cancel()  # they last as long as the run; each write has `timeout`
         self._begin(HTTPStatus.OK, "text/event-stream", _FILE_POLICY)
         commented = time.monotonic()
         with suppress(OSError, UsageError):  # the browser has left, or the run's folder was removed
-            for name, data in self.page.events():
+            for name, data in page.events():
                 if name:
                     self.wfile.write(f"event: {name}\ndata: {data}\n\n".encode())
                 elif time.monotonic() - commented > _SECONDS_BETWEEN_COMMENTS:
                     commented = time.monotonic()
                     self.wfile.write(b": still here\n\n")
 
-    def _send_file(self, path: str) -> None:
+    def _send_file(self, root: Path, path: str) -> None:
         """Send a file of the run, as text unless it is a picture; or the names of a folder's files."""
-        root = self.page.run_folder
         try:
             file = (root / path).resolve()
             is_there = file.is_relative_to(root) and (file.is_dir() or file.is_file())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import cached_property
 
@@ -21,11 +22,21 @@ class IndexedRun:
         self.record = record
         self.facts = {
             "run": record.name,
-            "pipeline": record.pipeline,
+            "pipeline": record.display_name or record.pipeline,
             "status": record.status,
             "started": moment(record.started_at),
             "took": duration(record.duration_s),
         }
+
+    @property
+    def address(self) -> str:
+        """The name of its folder among all runs."""
+        return self.record.folder.name
+
+    @property
+    def words(self) -> str:
+        """What a search finds it by, in lower case."""
+        return " ".join((*self.facts.values(), *self.parameters.values(), *self.parameters)).lower()
 
     @cached_property
     def _logged(self) -> list[Tracked]:
@@ -33,9 +44,9 @@ class IndexedRun:
 
     @cached_property
     def metrics(self) -> dict[str, float]:
-        """The last value of each metric; where jobs log the same, that of the last job."""
+        """The last value of each metric that is a number; where jobs log the same, that of the last job."""
         series = [found for job in self._logged for found in job.metrics.series.items()]
-        return {name: points[-1][1] for name, points in series}
+        return {name: points[-1][1] for name, points in series if math.isfinite(points[-1][1])}
 
     @cached_property
     def parameters(self) -> dict[str, str]:
