@@ -130,8 +130,12 @@ def is_listed(command: Command, table: dict[str, str]) -> bool:
     return any(command.text.startswith(beginning) for beginning in table)
 
 
+def run_commands_of(page: Path) -> list[Command]:
+    return [each for each in commands_of(page) if not is_listed(each, SKIPPED)]
+
+
 def quick_commands_of(page: Path) -> list[Command]:
-    return [each for each in commands_of(page) if not is_listed(each, SKIPPED) and not is_listed(each, SLOW)]
+    return [each for each in run_commands_of(page) if not is_listed(each, SLOW)]
 
 
 def fresh_clone(folder: Path) -> Path:
@@ -226,10 +230,9 @@ def test_the_commands_of_a_page_run_as_written(page: Path, tmp_path: Path, forke
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("page", [page for page in PAGES if commands_of(page)], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [page for page in PAGES if run_commands_of(page)], ids=lambda page: page.name)
 def test_all_commands_of_a_page_run_as_written(page: Path, tmp_path: Path) -> None:
-    commands = [command for command in commands_of(page) if not is_listed(command, SKIPPED)]
-    check_commands(commands, fresh_clone(tmp_path), SOAK_TIMEOUT_SECONDS, Path(sys.executable))
+    check_commands(run_commands_of(page), fresh_clone(tmp_path), SOAK_TIMEOUT_SECONDS, Path(sys.executable))
 
 
 @pytest.mark.parametrize("beginning", [*SKIPPED, *SLOW])

@@ -228,7 +228,7 @@ def test_what_a_job_of_any_kind_has_in_azure_ml_is_named(run: Any, kind: str, ke
 
 
 def test_a_command_that_installs_packages_is_noted(run: Any) -> None:
-    notes = run(ENVIRONMENT + "command: pip install nothing || true\n").notes
+    notes = run(ENVIRONMENT + "command: true || pip install nothing\n").notes
     assert notes == [
         f"job: its command installs packages into {sys.executable}, which keeps them; --python PATH is another"
     ]
