@@ -52,16 +52,13 @@ class Chart:
     axis: str
     note: str
     width: float
-    height: float
-    left: float
     right: float
-    top: float
-    bottom: float
     steps: tuple[Tick, ...]
     values: tuple[Tick, ...]
     curves: tuple[Curve, ...]
     readout: dict[str, Any]
     summary: str
+    height, left, top, bottom = _HEIGHT, _LEFT, _TOP, _HEIGHT - _BOTTOM
 
 
 @dataclass(frozen=True)
@@ -222,11 +219,7 @@ def draw_chart(look: Look, lines: Sequence[Line], width: float = _WIDTHS[0]) -> 
         axis=look.axis,
         note=f"{counted(not_finite, 'value')} not finite, marked ×" if not_finite else "",
         width=width,
-        height=_HEIGHT,
-        left=_LEFT,
         right=right,
-        top=_TOP,
-        bottom=bottom,
         steps=tuple(Tick(x(tick), _compact(tick, step_distance)) for tick in step_ticks),
         values=tuple(Tick(y(tick), label) for tick, label in zip(value_ticks, value_labels, strict=True)),
         curves=tuple(_curve(line, x, y) for line in series),

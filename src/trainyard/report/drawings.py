@@ -214,11 +214,10 @@ def draw_timeline(run: RunRecord) -> Timeline | None:
 class Cell:
     """One count; `heat` is the strength of its colour, 0…1."""
 
-    x: float
-    y: float
+    row: int
+    column: int
     heat: float
     count: int
-    is_correct: bool
     tooltip: str
 
 
@@ -232,41 +231,27 @@ class Confusion:
     share: float
 
 
-@dataclass(frozen=True)
 class HeatMap:
-    """The drawn matrix, in units of one pixel."""
+    """The drawn matrix, in units of one pixel; its cells row by row, without empty ones where there are no counts."""
 
-    classes: tuple[str, ...]
-    cells: tuple[Cell, ...]
-    cell_size: float
-    left: float
-    top: float
-    width: float
-    height: float
-    has_counts: bool
-
-
-def draw_heat_map(confusion: ConfusionMatrix) -> HeatMap | None:
-    """Return the matrix, row by row; None if it has too many classes to draw."""
-    number = len(confusion.classes)
-    if number > MOST_CLASSES_DRAWN:
-        return None
-    has_counts = number <= MOST_CLASSES_WITH_COUNTS
-    cell_size = next(size for most, size in _CELL_SIZES if number <= most)
-    longest = max(len(name) for name in confusion.classes)
-    margin = min(longest, 14) * 7 + 34 if has_counts else 30
-    top = margin if longest > 3 and has_counts else 46.0
-    cells = tuple(
-        _cell(confusion, row, column, margin + column * cell_size, top + row * cell_size)
-        for row in range(number)
-        for column in range(number)
-        if has_counts or confusion.matrix[row][column]
-    )
-    size = number * cell_size
-    # The slanted names of the last columns extend beyond the matrix.
-    overhang = top * 0.6 if longest > 3 and has_counts else 4
-    width, height = margin + size + overhang, top + size + 4
-    return HeatMap(confusion.classes, cells, cell_size, margin, top, width, height, has_counts)
+    def __init__(self, confusion: ConfusionMatrix) -> None:
+        assert len(confusion.classes) <= MOST_CLASSES_DRAWN
+        self.classes, number = confusion.classes, len(confusion.classes)
+        self.has_counts = number <= MOST_CLASSES_WITH_COUNTS
+        self.cell_size = next(size for most, size in _CELL_SIZES if number <= most)
+        longest = max(len(name) for name in confusion.classes)
+        is_slanted = longest > 3 and self.has_counts
+        self.left = min(longest, 14) * 7 + 34 if self.has_counts else 30
+        self.top = self.left if is_slanted else 46
+        # The slanted names of the last columns extend beyond the matrix.
+        self.width = self.left + number * self.cell_size + (self.top * 0.6 if is_slanted else 4)
+        self.height = self.top + number * self.cell_size + 4
+        self.cells = [
+            _cell(confusion, row, column)
+            for row in range(number)
+            for column in range(number)
+            if self.has_counts or confusion.matrix[row][column]
+        ]
 
 
 def most_frequent_mistakes(confusion: ConfusionMatrix) -> list[Confusion]:
@@ -280,17 +265,9 @@ def most_frequent_mistakes(confusion: ConfusionMatrix) -> list[Confusion]:
     return sorted(mistakes, key=lambda mistake: -mistake.count)[:_MOST_MISTAKES]
 
 
-def _cell(confusion: ConfusionMatrix, row: int, column: int, x: float, y: float) -> Cell:
-    count = confusion.matrix[row][column]
-    total = sum(confusion.matrix[row])
-    share = count / total if total else 0.0
+def _cell(confusion: ConfusionMatrix, row: int, column: int) -> Cell:
+    count, total = confusion.matrix[row][column], sum(confusion.matrix[row])
     true, predicted = confusion.classes[row], confusion.classes[column]
-    return Cell(
-        x=round(x, 1),
-        y=round(y, 1),
-        # The root makes a few mistakes among many samples visible.
-        heat=round(math.sqrt(share), 3),
-        count=count,
-        is_correct=row == column,
-        tooltip=f"true {true}, predicted {predicted}: {count} of {total}",
-    )
+    # The root makes a few mistakes among many samples visible.
+    heat = round(math.sqrt(count / total), 3) if total else 0.0
+    return Cell(row, column, heat, count, f"true {true}, predicted {predicted}: {count} of {total}")

@@ -13,12 +13,11 @@ from typing import Any
 import trainyard
 from trainyard.errors import UsageError
 from trainyard.printing import last_lines, short
-from trainyard.report.curves import Chart, draw_charts, draw_tracked_charts
+from trainyard.report.curves import draw_charts, draw_tracked_charts
 from trainyard.report.drawings import (
-    Confusion,
+    MOST_CLASSES_DRAWN,
     HeatMap,
     draw_graph,
-    draw_heat_map,
     draw_timeline,
     most_frequent_mistakes,
 )
@@ -73,23 +72,23 @@ class Input:
     origin: str
 
 
-@dataclass(frozen=True)
 class JobView:
     """A job on the page: its record, its results, and the drawings of these."""
 
-    record: JobRecord
-    results: JobResults
-    inputs: tuple[Input, ...]
-    charts: list[list[Chart]]
-    speed: list[Figure]
-    figures: list[Figure]
-    heat_map: HeatMap | None
-    mistakes: list[Confusion]
-    sweep: SweepView | None
-    mini_batches: str
-    tracked: Tracked | None
-    tracked_charts: list[Chart]
-    tracked_figures: list[Figure]
+    def __init__(self, job: JobRecord, origins: dict[str, str], run_folder: Path) -> None:
+        self.record = job
+        self.results = results = read_job_results(job.output_folders(run_folder))
+        self.inputs = [_input(name, value, origins, run_folder) for name, value in job.inputs.items()]
+        self.charts = draw_charts(results.metrics) if results.metrics else []
+        self.speed = speed_figures(results.metrics) if results.metrics else []
+        self.figures = evaluation_figures(results.evaluation) if results.evaluation else []
+        confusion = results.confusion_matrix
+        self.heat_map = HeatMap(confusion) if confusion and len(confusion.classes) <= MOST_CLASSES_DRAWN else None
+        self.mistakes = most_frequent_mistakes(confusion) if confusion else []
+        self.sweep = SweepView(job) if job.trials else None
+        self.mini_batches = _mini_batches(job, run_folder) if job.processes == 1 else ""
+        self.tracked = _tracked(job, results, run_folder)
+        self.tracked_charts = draw_tracked_charts(self.tracked.metrics) if self.tracked else []
 
 
 @dataclass(frozen=True)
@@ -146,7 +145,7 @@ def run_page(run: RunRecord, run_folder: Path, *, is_live: bool = False) -> str:
         for job in run.jobs.values()
         for port, path in job.outputs.items()
     }
-    jobs = [_view(job, origins, run_folder) for job in run.jobs.values()]
+    jobs = [JobView(job, origins, run_folder) for job in run.jobs.values()]
     logs = _log_tails(run, run_folder, with_lines=not is_live)
     carried: dict[tuple[str, str], list[str]] = {}
     for job in jobs:
@@ -168,31 +167,6 @@ def run_page(run: RunRecord, run_folder: Path, *, is_live: bool = False) -> str:
         version=trainyard.__version__,
     )
     return redacted(page)
-
-
-def _view(job: JobRecord, origins: dict[str, str], run_folder: Path) -> JobView:
-    results = read_job_results(job.output_folders(run_folder))
-    confusion = results.confusion_matrix
-    tracked = _tracked(job, results, run_folder)
-    return JobView(
-        record=job,
-        results=results,
-        inputs=tuple(_input(name, value, origins, run_folder) for name, value in job.inputs.items()),
-        charts=draw_charts(results.metrics) if results.metrics else [],
-        speed=speed_figures(results.metrics) if results.metrics else [],
-        figures=evaluation_figures(results.evaluation) if results.evaluation else [],
-        heat_map=draw_heat_map(confusion) if confusion else None,
-        mistakes=most_frequent_mistakes(confusion) if confusion else [],
-        sweep=SweepView(job) if job.trials else None,
-        mini_batches=_mini_batches(job, run_folder) if job.processes == 1 else "",
-        tracked=tracked,
-        tracked_charts=draw_tracked_charts(tracked.metrics) if tracked else [],
-        tracked_figures=[
-            Figure(name, quantities.number(points[-1][1])) for name, points in tracked.metrics.series.items()
-        ]
-        if tracked
-        else [],
-    )
 
 
 def _mini_batches(job: JobRecord, run_folder: Path) -> str:
