@@ -64,7 +64,7 @@ def test_the_logs_are_followed_to_the_end(azure: LoopbackAzure, trainyard: Calla
 
 def test_a_dry_run_prints_what_a_submission_sends(azure: LoopbackAzure, trainyard: Callable[..., Any]) -> None:
     printed = json.loads(trainyard("submit", PIPELINE, "--dry-run").stdout)
-    assert azure.requests == []
+    assert azure.sent("PUT", "") == []
     trainyard("submit", PIPELINE)
     sent = azure.sent("PUT", "/jobs/")[-1].json["properties"]
     components = {request.path: request.json for request in azure.sent("PUT", "/components/")}
@@ -243,6 +243,126 @@ def test_a_cluster_that_cannot_run_what_was_planned_is_refused_unless_forced(
     assert len(submitted_jobs(azure)) == 1
 
 
+USES_ASSETS = """\
+type: pipeline
+settings: {default_compute: azureml:gpu-t4}
+inputs:
+  corpus: {type: uri_folder, path: azureml:corpus:2}
+jobs:
+  prepare:
+    component: azureml:prepare:3
+  train:
+    command: echo ${{inputs.data}} ${{inputs.weights}}
+    environment: azureml:torch@latest
+    inputs:
+      data: ${{parent.inputs.corpus}}
+      weights: {type: custom_model, path: azureml:bert:7}
+  score:
+    command: echo
+    environment: azureml://registries/azureml/environments/acpt/versions/5
+"""
+ASSETS = {
+    "data/corpus/versions/2": (4, 36, "data 'corpus:2'"),
+    "components/prepare/versions/3": (7, 16, "component 'prepare:3'"),
+    "environments/torch": (10, 18, "environment 'torch'"),
+    "models/bert/versions/7": (13, 16, "model 'bert:7'"),
+}
+
+
+@pytest.mark.parametrize(("missing", "found"), ASSETS.items(), ids=ASSETS)
+def test_an_asset_that_the_workspace_does_not_have_is_refused_at_its_line(
+    azure: LoopbackAzure,
+    trainyard: Callable[..., Any],
+    tmp_path: Path,
+    missing: str,
+    found: tuple[int, int, str],
+) -> None:
+    file = tmp_path / "uses.yaml"
+    file.write_text(USES_ASSETS, encoding="utf-8")
+    azure.assets = {*ASSETS, "environments/torch/versions/1"} - {missing}
+    line, column, what = found
+    for arguments in ((), ("--dry-run",)):
+        refused = trainyard("submit", str(file), *arguments)
+        assert refused.exit_code == 1
+        place = f"uses.yaml:{line}:{column}: error[workspace]"
+        assert f"{place} workspace 'workspace' of resource group 'group' has no {what}" in refused.stderr
+        assert refused.stderr.count("error[workspace]") == 1
+        assert refused.stdout == ""
+    assert submitted_jobs(azure) == []
+    assert azure.blobs == {}
+    forced = trainyard("submit", str(file), "--dry-run", "--force")
+    assert forced.exit_code == 0, forced.stderr
+    assert f"warning[workspace] workspace 'workspace' of resource group 'group' has no {what}" in forced.stderr
+
+
+def test_an_asset_that_a_registry_does_not_have_is_refused_and_a_registry_that_does_not_answer_is_noted(
+    azure: LoopbackAzure, trainyard: Callable[..., Any], tmp_path: Path
+) -> None:
+    file = tmp_path / "uses.yaml"
+    file.write_text(USES_ASSETS, encoding="utf-8")
+    azure.registry_assets = set()
+    refused = trainyard("submit", str(file))
+    assert refused.exit_code == 1
+    place = "uses.yaml:16:18: error[workspace]"
+    assert f"{place} the registry 'azureml' has no environment 'acpt:5'" in refused.stderr
+    unknown = Answer(404, error_body("RegistryNotFound", "It was not found."))
+    azure.faults = [Fault("GET", "/registries/azureml/discovery", unknown)]
+    assert "there is no registry 'azureml'" in trainyard("submit", str(file), "--dry-run").stderr
+    azure.faults = [Fault("GET", "/registries/azureml/discovery", Answer(403, error_body("Forbidden", "No.")))]
+    unanswered = trainyard("submit", str(file), "--dry-run")
+    assert unanswered.exit_code == 0, unanswered.stderr
+    assert "the registry 'azureml' was not asked for this environment: Azure answered 403" in unanswered.stderr
+
+
+@pytest.mark.parametrize("quota", ["Standard NCASv3_T4 Family Cluster Dedicated vCPUs", "standardNCASv3_T4Family"])
+def test_a_cluster_that_has_no_quota_to_grow_is_refused(
+    azure: LoopbackAzure, trainyard: Callable[..., Any], quota: str
+) -> None:
+    clusters = {"gpu-t4": {"vmSize": "STANDARD_NC64AS_T4_V3"}, "cpu-prepare": {"vmSize": "STANDARD_D8S_V5"}}
+    azure.clusters = clusters
+    azure.quotas = {quota: (64, 100), "Standard DSv5 Family Cluster Dedicated vCPUs": (0, 8)}
+    refused = trainyard("submit", PIPELINE)
+    assert refused.exit_code == 1
+    message = (
+        "'gpu-t4' would have to start 1 node with 64 vCPUs; the quota of the family standardNCASv3_T4Family in eastus "
+        "has 36 of 100 left"
+    )
+    place = f"{PIPELINE}:{line_of(PIPELINE, 'default_compute:')}:20"
+    assert f"{place}: error[workspace] {message}" in refused.stderr
+    assert refused.stderr.count("error[workspace]") == 1, "8 of 8 vCPUs are enough for the other cluster"
+    azure.clusters = {**clusters, "gpu-t4": {**clusters["gpu-t4"], "nodes": 1}}
+    started = trainyard("submit", PIPELINE, "--dry-run")
+    assert started.exit_code == 0, started.stderr
+    azure.clusters = clusters
+    azure.quotas = {quota: (64, -1), "Total Cluster Dedicated Regional vCPUs": (300, 350)}
+    assert "the quota of all dedicated machines in eastus has 50 of 350 left" in trainyard("submit", PIPELINE).stderr
+
+
+def test_a_login_that_may_not_read_quota_is_told_so_and_may_submit(
+    azure: LoopbackAzure, trainyard: Callable[..., Any]
+) -> None:
+    azure.clusters = {"gpu-t4": {"vmSize": "STANDARD_NC64AS_T4_V3"}, "cpu-prepare": {"vmSize": "STANDARD_D8S_V5"}}
+    azure.faults = [Fault("GET", "/usages$", Answer(403, error_body("AuthorizationFailed", "No.")))]
+    outcome = trainyard("submit", PIPELINE)
+    assert outcome.exit_code == 0, outcome.stderr
+    assert "the quota for 'cpu-prepare' was not checked: Azure answered 403" in outcome.stderr
+
+
+def test_a_dry_run_without_a_login_says_what_was_not_asked(
+    azure: LoopbackAzure, trainyard: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("AZURE_CLIENT_SECRET")
+    monkeypatch.setenv("AZURE_TOKEN_CREDENTIALS", "EnvironmentCredential")
+    not_asked = "note: the workspace was not asked for clusters, quota and assets: "
+    signed_out = trainyard("submit", PIPELINE, "--dry-run")
+    assert signed_out.exit_code == 0, signed_out.stderr
+    assert f"{not_asked}not signed in to Azure" in signed_out.stderr
+    assert json.loads(signed_out.stdout)["job"]
+    monkeypatch.delenv("AZURE_DEFAULTS_WORKSPACE")
+    monkeypatch.setenv("AZURE_CONFIG_DIR", str(tmp_path))
+    assert f"{not_asked}no workspace is set" in trainyard("submit", PIPELINE, "--dry-run").stderr
+
+
 def test_a_training_that_does_not_fit_is_refused_unless_forced(
     azure: LoopbackAzure, trainyard: Callable[..., Any]
 ) -> None:
@@ -306,7 +426,7 @@ def test_components_kept_in_azure_ml_are_sent_by_reference(
     assert jobs["prepare"]["componentId"] == "azureml:prepare:3"
     assert jobs["score"]["componentId"] == "azureml://registries/shared/components/score/versions/1"
     assert list(printed["components"]) == ["train"]
-    assert azure.requests == []
+    assert azure.sent("PUT", "") == []
 
     outcome = trainyard("submit", str(file))
     assert outcome.exit_code == 0, outcome.stderr

@@ -14,10 +14,11 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from trainyard.azure.failures import in_words
-from trainyard.azure.workspace import Workspace, azure_ml, connect, workspace_problems
+from trainyard.azure.workspace import Workspace, azure_ml, connect
+from trainyard.azure.workspace_checks import workspace_problems
 from trainyard.errors import UserError
 from trainyard.spec.diagnostic import Diagnostic
-from trainyard.spec.model import Pipeline
+from trainyard.spec.resolution import Resolution
 
 _T = TypeVar("_T")
 
@@ -51,12 +52,12 @@ class Submission:
         self._is_name_chosen = bool(name or self._job.name)
         self._job.name = name or self._job.name or _drawn_name(file)
 
-    def problems(self, pipeline: Pipeline | None, sizes: Mapping[str, str]) -> list[Diagnostic]:
+    def problems(self, resolution: Resolution | None, sizes: Mapping[str, str]) -> list[Diagnostic]:
         """Ask Azure for everything that can be known before an upload, and return what would keep jobs from running.
 
         `sizes` are the VM sizes that clusters should have, by their names.
         """
-        found = self._call(lambda: workspace_problems(self._client, self._workspace, pipeline, sizes))
+        found = self._call(lambda: workspace_problems(self._client, self._workspace, resolution, sizes))
         if self._is_name_chosen and (earlier := self._call(self._found)) is not None:
             raise UserError(
                 f"{self._workspace} already has a job '{earlier.name}': {earlier.studio_url}; "

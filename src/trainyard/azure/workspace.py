@@ -1,4 +1,4 @@
-"""The workspace that a command is about: how it is found, its client, and whether it has what a pipeline needs.
+"""The workspace that a command is about: how it is found, and its client.
 
 Azure ML's packages are imported where they are needed, without their remarks on themselves.
 """
@@ -11,20 +11,11 @@ import logging
 import os
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from trainyard.errors import UsageError, UserError
-from trainyard.settings.quantities import counted
-from trainyard.settings.suggestions import close_match
-from trainyard.spec.diagnostic import Diagnostic
-from trainyard.spec.documents import Value
-from trainyard.spec.model import Pipeline
-from trainyard.spec.resolution import Resolution
-from trainyard.spec.resolved import Known
 
 
 @dataclass(frozen=True)
@@ -160,95 +151,23 @@ def azure_ml() -> Any:
 
 
 def connect(workspace: Workspace) -> Any:
-    """Return the client of a workspace, with azure-identity's default credential; nothing is sent yet.
-
-    Raise UserError without azure-ai-ml.
-    """
-    sdk = azure_ml()
-    from azure.identity import DefaultAzureCredential
-
-    return sdk.MLClient(
-        DefaultAzureCredential(),
-        workspace.subscription,
-        workspace.resource_group,
-        workspace.name,
-        enable_telemetry=False,
-        # Without it, version 1.35.2 of the client waits forever when the upload of one file fails.
-        show_progress=True,
+    """Return the client of a workspace; nothing is sent yet. Raise UserError without azure-ai-ml."""
+    return _client(
+        subscription_id=workspace.subscription,
+        resource_group_name=workspace.resource_group,
+        workspace_name=workspace.name,
     )
 
 
-_RULE = "workspace"
-"""The rule that diagnostics of this package carry."""
-# Not clusters: the service finds machines itself.
-_SERVERLESS = frozenset({"serverless", ""})
+def connect_registry(name: str) -> Any:
+    """Return the client of a registry, which Azure is asked for. Raise UserError without azure-ai-ml."""
+    return _client(registry_name=name)
 
 
-def _cluster_uses(pipeline: Pipeline) -> dict[str, tuple[Value, int]]:
-    """Return the clusters of a pipeline by name: where the YAML names each, and the most nodes that a job takes of it.
+def _client(**place: str) -> Any:
+    """Return the client of a place, with azure-identity's default credential."""
+    sdk = azure_ml()
+    from azure.identity import DefaultAzureCredential
 
-    A job whose component is kept in Azure ML counts with one node: how many it takes is not known here.
-    """
-    uses: dict[str, tuple[Value, int]] = {}
-    for job in Resolution(pipeline).leaves.values():
-        compute = job.compute
-        if not isinstance(compute, Known):
-            continue
-        name = str(compute.value).removeprefix("azureml:")
-        nodes = job.processes().nodes
-        if name not in _SERVERLESS and "/" not in name and (name not in uses or nodes > uses[name][1]):
-            uses[name] = compute.written, nodes
-    return uses
-
-
-def workspace_problems(
-    client: Any,
-    workspace: Workspace,
-    pipeline: Pipeline | None = None,
-    sizes: Mapping[str, str] = MappingProxyType({}),
-) -> list[Diagnostic]:
-    """Ask for the workspace and for each cluster of a pipeline; return why clusters cannot run it as it was planned.
-
-    They may not exist, have failed, be too small, or have another VM size than `sizes` says by their names. Raise
-    UserError for an unknown workspace, and what the client raises for everything else.
-    """
-    from azure.core.exceptions import ResourceNotFoundError
-
-    try:
-        client.workspaces.get(workspace.name)
-    except ResourceNotFoundError as error:
-        if getattr(error.error, "code", "") not in ("ResourceNotFound", "NotFound"):
-            raise
-        known = "`az ml workspace list` shows the workspaces of your subscription"
-        raise UserError(f"unknown {workspace} in subscription {workspace.subscription}; {known}") from error
-    return [] if pipeline is None else list(_cluster_problems(client, workspace, pipeline, sizes))
-
-
-def _cluster_problems(
-    client: Any, workspace: Workspace, pipeline: Pipeline, sizes: Mapping[str, str]
-) -> Iterator[Diagnostic]:
-    from azure.core.exceptions import ResourceNotFoundError
-
-    for name, (written, nodes) in _cluster_uses(pipeline).items():
-        try:
-            cluster = client.compute.get(name)
-        except ResourceNotFoundError:
-            known = sorted(each.name for each in client.compute.list())
-            hint = (
-                f"{close_match(name, known)} It has {', '.join(known) or 'none'}. To create one: "
-                "az ml compute create -f compute/gpu_cluster.yaml"
-            )
-            yield Diagnostic(written.span, _RULE, f"{workspace} has no cluster '{name}'", hint=hint.strip())
-            continue
-        if cluster.provisioning_state == "Failed":
-            hint = f"`az ml compute show --name {name}` says why."
-            yield Diagnostic(written.span, _RULE, f"the cluster '{name}' could not be created", hint=hint)
-        size, planned = getattr(cluster, "size", None), sizes.get(name)
-        if size and planned and size.lower() != planned.lower():
-            hint = f"A cluster keeps its size: name another one, or plan for {size}."
-            yield Diagnostic(written.span, _RULE, f"'{name}' has {size}, the plan is of {planned}", hint=hint)
-        most = getattr(cluster, "max_instances", None)
-        if most is not None and most < nodes:
-            message = f"a job takes {counted(nodes, 'node')} and would wait forever: '{name}' has at most {most}"
-            hint = f"az ml compute update --name {name} --max-instances {nodes}"
-            yield Diagnostic(written.span, _RULE, message, hint=hint)
+    # Without progress, version 1.35.2 of the client waits forever when the upload of one file fails.
+    return sdk.MLClient(DefaultAzureCredential(), enable_telemetry=False, show_progress=True, **place)

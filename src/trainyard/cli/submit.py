@@ -39,8 +39,8 @@ from trainyard.terminal import print_diagnostics, print_facts, print_next, short
 @click.option(
     "--set", "settings", multiple=True, metavar="inputs.X=V", help="Or jobs.J.inputs.X=V; for this submission only."
 )
-@click.option("--dry-run", is_flag=True, help="Print what would be sent, as JSON, without a network.")
-@click.option("--force", is_flag=True, help="Submit what does not fit, uploads secrets, or lacks a cluster for it.")
+@click.option("--dry-run", is_flag=True, help="Check the same, and print what would be sent, as JSON.")
+@click.option("--force", is_flag=True, help="Submit what does not fit, uploads secrets, or is not there.")
 @click.option("--stream", is_flag=True, help="Follow the logs until the job has ended; exit 1 if it fails.")
 @click.option("--name", help="The job's name, which the workspace must not have yet; generated otherwise.")
 @click.option("--subscription", metavar="ID", help="Else AZURE_SUBSCRIPTION_ID, else that of `az account set`.")
@@ -60,10 +60,11 @@ def submit(
     resource_group: str | None,
     workspace: str | None,
 ) -> None:
-    """Check FILE, show its plan, ask the workspace for its clusters, and submit it with Azure ML's own client.
+    """Check FILE, show its plan, ask the workspace for what it needs, and submit it with Azure ML's own client.
 
-    A job that by the plan does not fit, secrets in YAML or code, and clusters that cannot run it are refused without
-    --force. Errors of lint always are.
+    A job that by the plan does not fit, secrets in YAML or code, clusters that cannot run it, too little quota, and
+    environments, data, models and components that are not there are refused without --force. Errors of lint always are.
+    --dry-run refuses the same, of the workspace as far as there is a login.
 
     You are signed in as for `az`: with `az login`, or with the environment variables of a service principal.
 
@@ -76,17 +77,18 @@ def submit(
     """
     given = split_settings(settings, "inputs.epochs=3")
     chosen = chosen_file(file, file_option)
+    where = subscription, resource_group, workspace
     if dry_run:
         checked = _check(chosen, given)
-        _refuse(checked.problems, force=force)
+        _refuse([*checked.problems, *_workspace_problems_if_reachable(chosen, where, checked)], force=force)
         click.echo(json.dumps(redacted_data(bodies_of(chosen, checked.values)), indent=2))
         return
-    target = find_workspace(subscription, resource_group, workspace)
+    target = find_workspace(*where)
     checked = _check(chosen, given)
     if checked.pipeline is not None:
         keep_runs_out_of_snapshots(checked.pipeline)
     submission = Submission(chosen, target, name, checked.values)
-    _refuse([*checked.problems, *submission.problems(checked.pipeline, checked.sizes)], force=force)
+    _refuse([*checked.problems, *submission.problems(checked.resolution, checked.sizes)], force=force)
     click.echo(f"uploading to {target}", err=True)
     submitted = submission.send()
     click.echo(click.style(f"{submitted.name}: submitted to {target}", bold=True))
@@ -101,12 +103,13 @@ def submit(
 class _Checked:
     """A job file without errors, and why it should not be submitted as it is.
 
-    `pipeline` is None for kinds of jobs that have no plan. `values` replace those of the file, by key; `sizes` are the
-    VM sizes that the plan takes clusters to have.
+    `pipeline` is None for kinds of jobs that have no plan, and `resolution` has its values. `values` replace those of
+    the file, by key; `sizes` are the VM sizes that the plan takes clusters to have.
     """
 
     problems: Sequence[Diagnostic]
     pipeline: Pipeline | None = None
+    resolution: Resolution | None = None
     values: Mapping[str, str] = field(default_factory=dict)
     sizes: Mapping[str, str] = field(default_factory=dict)
 
@@ -135,7 +138,22 @@ def _check(file: Path, given: Mapping[str, str]) -> _Checked:
     list_snapshots(pipeline)
     problems = [*secrets, *_not_fitting(pipeline, planned), *_secret_files(pipeline)]
     sizes = {job.compute: job.sku.name for job in planned.jobs if job.compute and job.sku is not None}
-    return _Checked(problems, pipeline, as_client_overrides(pipeline, values), sizes)
+    resolution = Resolution(pipeline, values, store=store)
+    return _Checked(problems, pipeline, resolution, as_client_overrides(pipeline, values), sizes)
+
+
+def _workspace_problems_if_reachable(
+    file: Path, where: tuple[str | None, str | None, str | None], checked: _Checked
+) -> list[Diagnostic]:
+    """Return what the workspace lacks; without a workspace, a login or a network, say that it was not asked."""
+    try:
+        return Submission(file, find_workspace(*where), values=checked.values).problems(
+            checked.resolution, checked.sizes
+        )
+    except UserError as error:
+        reason = str(error).partition("\n")[0]
+        click.echo(f"note: the workspace was not asked for clusters, quota and assets: {reason}", err=True)
+        return []
 
 
 def _not_fitting(pipeline: Pipeline, planned: Plan) -> Iterator[Diagnostic]:
@@ -161,9 +179,9 @@ def _secret_files(pipeline: Pipeline) -> Iterator[Diagnostic]:
 
 
 def _refuse(problems: Sequence[Diagnostic], *, force: bool) -> None:
-    """Print why a job should not be submitted; raise UserError then, unless that was asked for."""
-    if not problems:
-        return
-    print_diagnostics([each._replace(severity="warning" if force else "error") for each in problems])
-    if not force:
+    """Print notes, and why a job should not be submitted; raise UserError then, unless that was asked for."""
+    print_diagnostics([each for each in problems if each.severity == "info"])
+    reasons = [each for each in problems if each.severity != "info"]
+    print_diagnostics([each._replace(severity="warning" if force else "error") for each in reasons])
+    if reasons and not force:
         raise UserError("nothing was submitted; --force submits it as it is")

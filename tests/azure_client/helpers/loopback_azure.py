@@ -38,8 +38,13 @@ WORKSPACE_PATH = (
 )
 HOSTS = (
     "management.azure.com", "login.microsoftonline.com", "ml.azure.com", "*.blob.core.windows.net",
-    "*.api.azureml.ms",
+    "*.api.azureml.ms", "*.experiments.azureml.net",
 )  # fmt: skip
+_ASSET = re.compile(r"(environments|data|models|components)/[^/]+(/versions/[^/]+)?$")
+_SIZES = [
+    {"name": "Standard_NC64as_T4_v3", "family": "standardNCASv3_T4Family", "vCPUs": 64},
+    {"name": "Standard_D8s_v5", "family": "standardDSv5Family", "vCPUs": 8},
+]
 _STORAGE = "https://storage.blob.core.windows.net"
 
 
@@ -107,6 +112,12 @@ class LoopbackAzure:
         self.resources: dict[str, Any] = {}
         # None: a cluster of every name. One without `vmSize` says nothing of its size.
         self.clusters = clusters
+        # None: every environment, data, model and component. Else those like `environments/torch/versions/3`.
+        self.assets: set[str] | None = None
+        # Likewise of registries, each with its name before: `azureml/environments/torch/versions/3`; None: all.
+        self.registry_assets: set[str] | None = None
+        # vCPUs in use and the limit, by the quota's name.
+        self.quotas: dict[str, tuple[int, int]] = {}
         self.job_status = "Completed"
         self.logs = "train_ddp has started\n"
         self._lock = threading.Lock()
@@ -178,6 +189,10 @@ class LoopbackAzure:
             return self._storage(request)
         if request.host.endswith(".api.azureml.ms"):
             return self._run_history(request)
+        if request.host.endswith(".experiments.azureml.net"):
+            return self._registry(request.path.rpartition("/registries/")[2])
+        if f"/subscriptions/{SUBSCRIPTION}/providers/" in request.path:
+            return self._location(request.path.rpartition("/")[2])
         prefix, separator, rest = request.path.partition(WORKSPACE_PATH)
         if request.host != "management.azure.com" or prefix or not separator:
             return Answer(404, error_body("ResourceNotFound", f"The resource {request.path} was not found."))
@@ -190,6 +205,9 @@ class LoopbackAzure:
         if rest == "computes":
             names = sorted(self.clusters or {})
             return Answer(body={"value": [self._cluster(name).body for name in names]})
+        if rest.endswith("/listNodes"):
+            nodes = (self.clusters or {}).get(rest.split("/")[1], {}).get("nodes", 0)
+            return Answer(body={"nodes": [{"nodeId": f"node-{number}"} for number in range(nodes)]})
         if kind == "computes" and request.method == "GET":
             return self._cluster(rest.partition("/")[2])
         if kind == "datastores":
@@ -201,9 +219,31 @@ class LoopbackAzure:
             return self._put(request, rest)
         if rest in self.resources:
             return Answer(body=self.resources[rest])
+        if rest.endswith("/versions") and kind != "codes":
+            name = rest.removesuffix("/versions")
+            is_known = self.assets is None or name in self.assets
+            return Answer(body={"value": [_asset(f"{name}/versions/1")] if is_known else []})
         if rest.endswith("/versions"):
             return Answer(body={"value": self._same_code(request)})
+        if request.method == "GET" and _ASSET.match(rest) and (self.assets is None or rest in self.assets):
+            return Answer(body=_asset(rest))
         return Answer(404, error_body("ResourceNotFound", f"{rest} was not found in workspace {WORKSPACE}."))
+
+    def _registry(self, rest: str) -> Answer:
+        """An asset of a registry, by the registry's name and the path in it."""
+        if self.registry_assets is None or rest in self.registry_assets:
+            return Answer(body=_asset(rest.partition("/")[2]))
+        return Answer(404, error_body("UserError", f"{rest} was not found."))
+
+    def _location(self, what: str) -> Answer:
+        """The quotas of a region, or the sizes of its machines."""
+        if what == "usages":
+            limits = [
+                {"id": name, "currentValue": used, "limit": limit, "name": {"value": name, "localizedValue": name}}
+                for name, (used, limit) in self.quotas.items()
+            ]
+            return Answer(body={"value": limits})
+        return Answer(body={"value": _SIZES})
 
     def _same_code(self, request: Request) -> list[Any]:
         """What the service knows of a snapshot with the hash that the client asks for: nothing is uploaded twice."""
@@ -255,6 +295,8 @@ class LoopbackAzure:
 
     def _run_history(self, request: Request) -> Answer:
         if request.path.endswith("/discovery"):
+            if "/registries/" in request.path:
+                return Answer(body=_registry_discovery(request.path.split("/")[-2]))
             return Answer(body={"history": "https://eastus.api.azureml.ms", "api": "https://eastus.api.azureml.ms"})
         name = request.path.rsplit("/", 2)[-2] if request.path.endswith("/details") else ""
         is_first = len([each for each in self.requests if each.path == request.path]) == 1
@@ -341,6 +383,32 @@ def _sign_in(request: Request) -> Answer:
 
 def _resource(rest: str, properties: Mapping[str, Any]) -> dict[str, Any]:
     return {"id": f"{WORKSPACE_PATH}/{rest}", "name": rest.rpartition("/")[2], "properties": dict(properties)}
+
+
+def _asset(path: str) -> dict[str, Any]:
+    """An asset of a workspace or a registry, or what holds its versions, as the client reads it."""
+    kind, name = path.split("/")[:2]
+    command = {"type": "command", "name": name, "version": "1", "command": "echo", "inputs": {}, "outputs": {}}
+    properties = {
+        "environments": {"image": "python:3.11"},
+        "data": {"dataType": "uri_folder", "dataUri": "azureml://datastores/workspaceblobstore/paths/x"},
+        "models": {
+            "modelType": "custom_model",
+            "modelUri": "azureml://datastores/workspaceblobstore/paths/x",
+            "flavors": {},
+        },
+        "components": {"componentSpec": command},
+    }[kind]
+    return _resource(path, {**properties, "latestVersion": "1"})
+
+
+def _registry_discovery(name: str) -> dict[str, Any]:
+    return {
+        "registryName": name,
+        "primaryRegionResourceProviderUri": "https://cert-eastus.experiments.azureml.net/",
+        "resourceGroup": "registry-group",
+        "subscriptionId": SUBSCRIPTION,
+    }
 
 
 def _workspace() -> dict[str, Any]:
