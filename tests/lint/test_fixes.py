@@ -134,15 +134,73 @@ def test_two_typos_of_one_key_are_not_both_fixed(project: Path) -> None:
     assert [each.rule for each in fixed.result.diagnostics] == ["AML101"]
 
 
-def test_a_fix_that_would_cause_an_error_is_not_made(tmp_path: Path) -> None:
+def test_a_fix_that_uncovers_an_older_mistake_is_made_and_said(tmp_path: Path) -> None:
     file = tmp_path / "c.yaml"
     # As `command`, the text is looked into, and what it uses is not declared.
     text = "type: command\nname: c\nenvironment: azureml:e:1\n"
     file.write_text(text + "comand: run ${{inputs.nothing}}\n")
-    (tmp_path / "good.yaml").write_text(text + "is_determinstic: false\ncommand: run\n")
     fixed = fix_in(tmp_path)
-    assert [each.span.file.name for each in fixed.fixed] == ["good.yaml"]
-    assert "comand:" in file.read_text()
+    assert [each.replacement for each in fixed.fixed] == ["command"]
+    assert [each.rule for each in fixed.uncovered] == ["AML206"]
+    assert file.read_text() == text + "command: run ${{inputs.nothing}}\n"
+
+
+DECLARED = "inputs:\n  epochs: {type: integer, default: 3}\n"
+JOB = "type: command\nname: c\ncode: ./src\nenvironment: azureml:e:1\nis_deterministic: false\n"
+SCRIPT = "import argparse\np = argparse.ArgumentParser()\np.add_argument('--epochs')\np.parse_args()\n"
+RUNS = "command: python train.py --epochs ${{inputs.epochs}}\n" + DECLARED
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("type: integer", "type: integr"),
+        ("type: integer", "type: int"),
+        ("type: integer", "typ: integer"),
+        ("--epochs", "--epocs"),
+        ("train.py", "tran.py"),
+        ("code: ./src", "code: ./srcs"),
+        ("code: ./src", "code: ./scr"),
+        ("${{inputs.epochs}}", "${{input.epochs}}"),
+        ("type: command", "type: comand"),
+    ],
+)
+def test_what_is_meant_is_written(right: str, wrong: str, tmp_path: Path) -> None:
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "train.py").write_text(SCRIPT)
+    file = tmp_path / "c.yaml"
+    file.write_text(JOB + RUNS)
+    assert right in file.read_text()
+    assert lint([file]).diagnostics == ()
+    file.write_text((JOB + RUNS).replace(right, wrong, 1))
+    fixed = fix_in(file)
+    assert len(fixed.fixed) == 1
+    assert file.read_text() == JOB + RUNS
+
+
+@pytest.mark.parametrize("name", ["trian.yaml", "components/train.yml", "component/train.yaml"])
+def test_a_path_is_corrected_in_its_last_name(name: str, tmp_path: Path) -> None:
+    (tmp_path / "components").mkdir()
+    for folder in (tmp_path, tmp_path / "components"):
+        (folder / "train.yaml").write_text("type: command\nname: c\nenvironment: azureml:e:1\ncommand: run\n")
+    file = tmp_path / "p.yaml"
+    text = "type: pipeline\nsettings: {default_compute: azureml:cpus}\njobs:\n  a: {component: ./NAME}\n"
+    file.write_text(text.replace("NAME", name))
+    fix_in(file)
+    right = {"trian.yaml": "train.yaml", "components/train.yml": "components/train.yaml"}.get(name, name)
+    assert file.read_text() == text.replace("NAME", right)
+
+
+def test_of_two_names_as_near_neither_is_written(tmp_path: Path) -> None:
+    file = tmp_path / "c.yaml"
+    used = "run ${{inputs.train_dat}} ${{inputs.train_data}} ${{inputs.train_date}}"
+    ports = "inputs:\n  train_data: {type: string}\n  train_date: {type: string}\n"
+    file.write_text(f"type: command\nname: c\nenvironment: azureml:e:1\ncommand: {used}\n{ports}")
+    fixed = fix_in(file)
+    assert fixed.fixed == ()
+    (found,) = [each for each in fixed.result.diagnostics if each.rule == "AML206"]
+    assert sorted(found.hint.split("'")[1::2]) == ["train_data", "train_date"]
+    assert " or " in found.hint
 
 
 def test_a_file_keeps_its_permissions_and_its_link(tmp_path: Path) -> None:

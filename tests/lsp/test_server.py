@@ -123,6 +123,33 @@ def test_a_fix_is_offered_and_writes_what_lint_would(editor: Editor) -> None:
     assert editor.type(FIT_FILE, accepted) == []
 
 
+def test_what_a_hint_means_is_offered_where_it_is_not_sure(editor: Editor) -> None:
+    editor.open(FIT_FILE)
+    right = "component: ../components/train.yaml"
+    wrong = FIT.replace(right, "component: ../components/train_ddp.yaml")
+    editor.type(FIT_FILE, wrong)
+    fix, _ = editor.actions(FIT_FILE, line_of(wrong, "train_ddp"))
+    assert (fix["title"], fix["isPreferred"]) == ("Write ../components/train.yaml", False)
+    assert editor.edited(fix["edit"], {FIT_FILE: wrong}) == {FIT_FILE: FIT}
+
+
+def test_the_outline_has_jobs_and_ports(editor: Editor) -> None:
+    editor.open(FIT_FILE)
+    params = {"textDocument": {"uri": editor.uri(FIT_FILE)}}
+    symbols = {each["name"]: each for each in editor.request("textDocument/documentSymbol", params)}
+    jobs = symbols["jobs"]["children"]
+    assert [job["name"] for job in jobs] == ["prepare", "train"]
+    train = {each["name"]: each for each in jobs[1]["children"]}
+    assert train["component"]["detail"] == "../components/train.yaml"
+    assert "epochs" in [port["name"] for port in train["inputs"]["children"]]
+    for symbol in (symbols["jobs"], jobs[1]):
+        outer, inner = symbol["range"], symbol["selectionRange"]
+        assert outer["start"] == inner["start"]
+        assert (outer["end"]["line"], outer["end"]["character"]) >= (inner["end"]["line"], inner["end"]["character"])
+    editor.type(FIT_FILE, "jobs: [")
+    assert editor.request("textDocument/documentSymbol", params) == []
+
+
 def test_an_input_of_a_component_is_renamed_in_its_command_and_in_every_pipeline(editor: Editor) -> None:
     edit = editor.ask(RENAME, FIT_FILE, *place_of(FIT, "epochs: ${{"), newName="rounds")
     assert editor.edited(edit) == {

@@ -144,6 +144,9 @@ def _fix(paths: Sequence[Path], settings: LintSettings, result: LintResult, root
     fixed = fix(result, relint, lambda file: not _is_rendered(file), root)
     for each in fixed.fixed:
         click.echo(f"fixed {short(each.span.file)}:{each.span.line}: {each.message} -> {each.replacement}", err=True)
+    if fixed.fixed:
+        hidden = f"; {counted(len(fixed.uncovered), 'finding')} that they hid: see below" if fixed.uncovered else ""
+        click.echo(f"{counted(len(fixed.fixed), 'finding')} fixed{hidden}", err=True)
     remaining = {diagnostic.span.file for diagnostic in fixed.result.diagnostics if diagnostic.replacement is not None}
     for file in sorted(filter(_is_rendered, remaining)):
         click.echo(f"not fixed: {short(file)} is rendered; change its template, which is named below", err=True)

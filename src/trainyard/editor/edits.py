@@ -13,6 +13,7 @@ from trainyard.editor.workspace import EditorWorkspace
 from trainyard.errors import UserError
 from trainyard.lint.fixes import written_as
 from trainyard.lint.rules import RULES
+from trainyard.lint.suggested_fixes import suggested
 from trainyard.render.rendered_files import read_header
 from trainyard.spec.diagnostic import Diagnostic, Span
 from trainyard.spec.documents import Document
@@ -40,11 +41,15 @@ class Action:
 
 
 def fixes(findings: Iterable[Diagnostic], text: str) -> Iterator[Action]:
-    """Yield the fix of each finding that has one; `text` is that of their file."""
+    """Yield the fix of each finding that has one, or what its hint suggests; `text` is that of their file."""
     for finding in findings:
-        edit = _fix(finding, text)
+        covered = text_at(finding.span, text) if finding.replacement is None else None
+        found = suggested(finding, covered) if covered is not None else None
+        edit = _fix(finding if found is None else finding._replace(replacement=found.text), text)
         if edit is not None:
-            yield Action(f"Write {edit.text}{_where_from(text)}", (edit,), finding, is_fix=True)
+            yield Action(
+                f"Write {edit.text}{_where_from(text)}", (edit,), finding, is_fix=found is None or found.is_sure
+            )
 
 
 def ignore_comments(findings: Iterable[Diagnostic], document: Document) -> Iterator[Action]:
@@ -76,7 +81,7 @@ def all_fixes(findings: Iterable[Diagnostic], text: str) -> tuple[Edit, ...]:
 
 
 def _fix(finding: Diagnostic, text: str) -> Edit | None:
-    old = text_at(finding.span, text) if finding.replacement is not None else None
+    old = text_at(finding.span, text)
     new = written_as(old, finding.replacement) if old is not None else None
     return Edit(finding.span, new) if new is not None else None
 

@@ -23,6 +23,7 @@ from trainyard.editor.checker import Checker
 from trainyard.editor.completions import Completion, CompletionKind, completions
 from trainyard.editor.edits import Action, CannotRename, Edit
 from trainyard.editor.hovers import hover
+from trainyard.editor.outline import OutlineEntry, OutlineKind, outline_of
 from trainyard.editor.positions import Places, path_of
 from trainyard.editor.symbols import Symbol, Symbols
 from trainyard.editor.workspace import Checked, EditorWorkspace, Found
@@ -298,6 +299,15 @@ def _register_answers(server: TrainyardServer) -> None:
         offset = places.offset_of(params.position)
         return [_as_item(each, places, offset) for each in completions(server.files, file, text, offset)]
 
+    @server.feature(types.TEXT_DOCUMENT_DOCUMENT_SYMBOL)
+    def on_document_symbol(params: types.DocumentSymbolParams) -> list[types.DocumentSymbol]:
+        file = path_of(params.text_document.uri)
+        # What is not YAML has no outline.
+        with contextlib.suppress(SpecError):
+            if file is not None:
+                return [_as_symbol(server, each) for each in outline_of(server.files.read([file])[1].peek(file))]
+        return []
+
     @server.feature(types.TEXT_DOCUMENT_DEFINITION)
     def on_definition(params: types.DefinitionParams) -> list[types.Location]:
         symbol, _ = server.symbol_at(params.text_document.uri, params.position)
@@ -417,6 +427,25 @@ def _as_code_action(server: TrainyardServer, action: Action) -> types.CodeAction
         diagnostics=[server.as_diagnostic(action.finding)],
         is_preferred=action.is_fix,
         edit=server.as_changes({file: action.edits}),
+    )
+
+
+_SYMBOL_KINDS: dict[OutlineKind, types.SymbolKind] = {
+    "key": types.SymbolKind.Property,
+    "job": types.SymbolKind.Function,
+    "port": types.SymbolKind.Field,
+}
+
+
+def _as_symbol(server: TrainyardServer, entry: OutlineEntry) -> types.DocumentSymbol:
+    return types.DocumentSymbol(
+        # An empty name is against the protocol, and YAML has empty keys.
+        entry.name or '""',
+        _SYMBOL_KINDS[entry.kind],
+        range=server.range_of(entry.span),
+        selection_range=server.range_of(entry.key),
+        detail=entry.detail or None,
+        children=[_as_symbol(server, child) for child in entry.children],
     )
 
 

@@ -1,7 +1,7 @@
 """`lint --fix`: fixes what is safe to fix, in place, and leaves every other byte as it is.
 
-A fix is only written if its file still parses, the finding is gone, and no new error appears anywhere. If all fixes
-together fail this test, they are tried by halves.
+A fix is only written if its file still parses, the finding is gone, and no error is where it was written. Other errors
+that appear were there before, hidden by what was fixed. If all fixes together fail this test, they are tried by halves.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from trainyard.lint.linter import LintResult
 from trainyard.project_files import OutsideRoot, read_text, require_within, write_text
 from trainyard.spec.diagnostic import Diagnostic, SpecError
 from trainyard.spec.documents import parse_document
+from trainyard.spec.rules import DUPLICATE_KEY, NAME_CLASH
 from trainyard.spec.yaml_parsing import line_starts
 
 _BOM = "\ufeff"
@@ -24,16 +25,20 @@ _QUOTES = ("'", '"')
 # Each round fixes what the previous one revealed; a binding has fewer names than this.
 _MOST_ROUNDS = 8
 
+# What was not there before is a fix's own work: a key that there is twice, and names that become the same.
+_CAUSED = frozenset({DUPLICATE_KEY.id, NAME_CLASH.id})
+
 # Lint with some texts instead of what is on disk.
 Relint = Callable[[Mapping[Path, str]], LintResult]
 
 
 @dataclass(frozen=True)
 class Fixed:
-    """The findings that were fixed, and what lint reports now."""
+    """The findings that were fixed, and what lint reports now; `uncovered` of that was hidden before."""
 
     fixed: tuple[Diagnostic, ...]
     result: LintResult
+    uncovered: tuple[Diagnostic, ...] = ()
 
 
 _ANYWHERE = Path(os.sep)
@@ -51,6 +56,7 @@ def fix(
     texts: dict[Path, str] = {}
     before: dict[Path, str] = {}
     done: list[Diagnostic] = []
+    known = Counter(map(_matter, result.diagnostics))
     for _ in range(_MOST_ROUNDS):
         wanted = [each for each in result.diagnostics if each.replacement is not None]
         fixable = [each for each in wanted if _is_below(each.span.file, root) and is_writable(each.span.file)]
@@ -66,7 +72,12 @@ def fix(
         _refuse_if_unwritable(file, before[file])
     for file, text in texts.items():
         write_text(Path(os.path.realpath(file)), text, root)
-    return Fixed(tuple(done), result)
+    uncovered = []
+    for each in result.diagnostics:
+        known[_matter(each)] -= 1
+        if known[_matter(each)] < 0:
+            uncovered.append(each)
+    return Fixed(tuple(done), result, tuple(uncovered))
 
 
 def _is_below(file: Path, root: Path) -> bool:
@@ -103,17 +114,18 @@ class _Round:
         return self._add(more[middle:], self._add(more[:middle], chosen))
 
     def _is_good(self, fixes: Sequence[Diagnostic]) -> bool:
-        """Return whether all of these can be written, fix their findings, and cause no error."""
+        """Return whether all of these can be written, fix their findings, and are no errors themselves."""
         done, texts = self._write_in(fixes)
         if len(done) < len(fixes) or not all(_parses(file, text) for file, text in texts.items()):
             return False
         found = self._relint(_without_marks({**self._texts, **texts})).diagnostics
         before, after = (Counter(map(_matter, each)) for each in (self._result.diagnostics, found))
-        errors = {_matter(each) for each in found if each.severity == "error"}
+        errors = {_matter(each): each for each in found if each.severity == "error"}
         is_fixed = all(
             after[matter] + count <= before[matter] for matter, count in Counter(map(_matter, fixes)).items()
         )
-        return is_fixed and all(after[matter] <= before[matter] for matter in errors)
+        new = [error for matter, error in errors.items() if after[matter] > before[matter]]
+        return is_fixed and not any(error.rule in _CAUSED or _is_within(error, fixes) for error in new)
 
     def _write_in(self, fixes: Sequence[Diagnostic]) -> tuple[list[Diagnostic], dict[Path, str]]:
         by_file: dict[Path, list[Diagnostic]] = {}
@@ -164,6 +176,16 @@ def written_as(old: str, new: str | None) -> str | None:
     if old[0] in _QUOTES and new[0] not in _QUOTES:
         return f"{old[0]}{new}{old[0]}" if old[-1] == old[0] and "\\" not in new and old[0] not in new else None
     return new
+
+
+def _is_within(error: Diagnostic, fixes: Sequence[Diagnostic]) -> bool:
+    """Whether an error is about what a fix wrote."""
+    return any(
+        (error.span.file, error.span.line) == (each.span.file, each.span.line)
+        and error.span.column < each.span.column + len(each.replacement or "")
+        and error.span.end_column > each.span.column
+        for each in fixes
+    )
 
 
 def _matter(diagnostic: Diagnostic) -> tuple[Path, str, str]:

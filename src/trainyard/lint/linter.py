@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from trainyard.errors import UsageError
 from trainyard.lint.checks import CHECKS, LintContext, LintedFile
@@ -19,6 +19,7 @@ from trainyard.lint.rules import RULES
 from trainyard.lint.rules.hardware import BF16_WITHOUT_HARDWARE
 from trainyard.lint.rules.linting import CHECK_FAILED
 from trainyard.lint.rules.port_types import MODE_UNSUITED
+from trainyard.lint.suggested_fixes import QUESTION, suggested
 from trainyard.project_files import names_in
 from trainyard.settings.suggestions import begin_file, closest
 from trainyard.spec.components import environment_of
@@ -47,10 +48,14 @@ from trainyard.spec.rules import (
 )
 from trainyard.spec.schema_checks import check_schema
 
+if TYPE_CHECKING:
+    from trainyard.lint.text_output import Sources
+
 STANDARD_FOLDERS = ("components", "pipelines", "settings", "environments", "compute", "profiles")
 _LONGEST_MESSAGE = 450
 CPU_SECONDS = 5.0
 _YAML_SUFFIXES = frozenset({".yaml", ".yml"})
+_FIXABLE_SUFFIXES = frozenset({".yaml", ".yml", ".json"})
 # Tools keep these, not people; `.github` and the like are excluded because of their dot.
 _SKIPPED_FOLDERS = frozenset({"node_modules", "__pycache__", "venv"})
 _Place = tuple[Path, int, int]
@@ -199,6 +204,7 @@ class _Session:
         self._found_by_readers: list[Diagnostic] = []
         self._found: dict[_Place, list[Diagnostic]] = {}
         self._started: set[Path] = set()
+        self._sources: Sources | None = None
         self.parsed = Parsed()
         self.files: list[Path] = []
         self.ignores: dict[Path, Ignores] = {}
@@ -365,7 +371,21 @@ class _Session:
         for diagnostic in diagnostics:
             at_place = self._found.setdefault(_place(diagnostic), [])
             if not RULES[diagnostic.rule].local_run_only and not any(_is_same(diagnostic, known) for known in at_place):
-                at_place.append(_on_one_line(diagnostic))
+                at_place.append(self._with_fix(_on_one_line(diagnostic)))
+
+    def _with_fix(self, diagnostic: Diagnostic) -> Diagnostic:
+        """The finding with what its hint suggests, if that is sure."""
+        span = diagnostic.span
+        is_simple = span.line == span.end_line and span.file.suffix in _FIXABLE_SUFFIXES
+        if diagnostic.replacement is not None or not is_simple or not diagnostic.hint.startswith(QUESTION):
+            return diagnostic
+        if self._sources is None:
+            from trainyard.lint.text_output import Sources
+
+            self._sources = Sources(self._store.texts)
+        line = self._sources.line(span.file, span.line) or ""
+        found = suggested(diagnostic, line[span.column - 1 : span.end_column - 1])
+        return diagnostic._replace(replacement=found.text) if found is not None and found.is_sure else diagnostic
 
 
 def _findings_of(subject: _Subject, context: LintContext) -> Iterator[Iterator[Diagnostic]]:

@@ -22,6 +22,7 @@ from trainyard.lint.fingerprints import Fingerprints
 from trainyard.lint.fixes import written_as
 from trainyard.lint.rules import RULES
 from trainyard.lint.text_output import Sources, file_name, relative_name
+from trainyard.resources import DISTRIBUTION
 from trainyard.spec.diagnostic import Diagnostic, Severity, Span
 from trainyard.spec.rule import Rule
 
@@ -94,6 +95,11 @@ def _escape_property(text: str) -> str:
 
 
 _SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/cos02/schemas/sarif-schema-2.1.0.json"
+_DRIVER = {
+    "name": "trainyard",
+    "semanticVersion": __version__,
+    "informationUri": f"https://pypi.org/project/{DISTRIBUTION}/",
+}
 _LEVEL: dict[Severity, str] = {"error": "error", "warning": "warning", "info": "note"}
 # The base of relative addresses (3.4.4), named as GitHub's own tools name it.
 _BASE = "%SRCROOT%"
@@ -106,12 +112,13 @@ def as_sarif(
     is_fixable: Callable[[Path], bool] = lambda _: True,
     texts: Mapping[Path, str] = MappingProxyType({}),
 ) -> str:
-    """Return a SARIF log of one run: all rules, and the findings with files relative to a folder.
+    """Return a SARIF log of one run: its findings, with files relative to a folder, and their rules.
 
     Findings contain the fix that `--fix` would make, unless their file is not `is_fixable`. `texts` are in place of
     what is on disk.
     """
-    described = [_rule(rule) for rule in RULES.values() if not rule.local_run_only]
+    found = {diagnostic.rule for diagnostic in diagnostics}
+    described = [_rule(rule) for rule in RULES.values() if rule.id in found]
     known = {rule["id"] for rule in described}
     others = {diagnostic.rule: diagnostic.severity for diagnostic in diagnostics if diagnostic.rule not in known}
     described += [{"id": rule, "defaultConfiguration": {"level": _LEVEL[level]}} for rule, level in others.items()]
@@ -124,7 +131,7 @@ def as_sarif(
         fix = places.fix(diagnostic) if diagnostic.replacement and is_fixable(diagnostic.span.file) else None
         results.append({**result, "fixes": [fix]} if fix is not None else result)
     run = {
-        "tool": {"driver": {"name": "trainyard", "semanticVersion": __version__, "rules": described}},
+        "tool": {"driver": {**_DRIVER, "rules": described}},
         # As editors count columns, whatever this says (3.14.17).
         "columnKind": "utf16CodeUnits",
         "originalUriBaseIds": {_BASE: {"uri": relative_to.absolute().as_uri().rstrip("/") + "/"}},

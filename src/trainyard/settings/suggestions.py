@@ -107,9 +107,29 @@ def did_you_mean(name: str, known: Iterable[str], nothing_known: str = "") -> st
 
 
 def close_match(name: str, known: Iterable[str]) -> str:
-    """A hint that names the closest known name; empty when none is near. For messages that list them already."""
-    match = closest(name, known)
-    return f"Did you mean '{match}'?" if match is not None else ""
+    """A hint that names the closest known name; empty when none is near. For messages that list them already.
+
+    Of two that are as near, it names both.
+    """
+    candidates = tuple(known)
+    match = closest(name, candidates)
+    if match is None:
+        return ""
+    others = (each for each in candidates if each != match and _is_slip(name, each)) if _is_slip(name, match) else ()
+    other = next((each for each in others if each.lower() != name.lower() != match.lower()), None)
+    return f"Did you mean '{match}'?" if other is None else f"Did you mean '{match}' or '{other}'?"
+
+
+def is_surely(name: str, meant: str) -> bool:
+    """Whether the only near name may be written unasked: as for `only_close`, and for three letters if none is another.
+
+    `typ` is `type` and `scr` is `src`, but `cpu` may not be `gpu`.
+    """
+    if only_close(name, [meant]) is not None:
+        return True
+    has_other_letter = len(name) == len(meant) and sorted(name) != sorted(meant)
+    is_word = name.isalpha() and min(len(name), len(meant)) > _SHORT_WORD
+    return is_word and not has_other_letter and slips(name, meant) == 1
 
 
 @lru_cache(maxsize=4096)

@@ -356,7 +356,8 @@ def _wrong_value(
         rule = NOT_A_CHOICE
         known = [str(option) for option in options]
         synonym = _SYNONYMS.get(str(node.text or node.data).lower(), "")
-        hint = f"Did you mean '{synonym}'?" if synonym in known else close_match(node.text or str(node.data), known)
+        replacement = synonym if synonym in known else None
+        hint = f"Did you mean '{synonym}'?" if replacement else close_match(node.text or str(node.data), known)
         message = f"{name} is {describe(node.data)}, which is none of {', '.join(map(str, options))}"
     elif keyword == "anyOf" and _only_requires(holder["anyOf"]):
         rule, span = MISSING_KEY, _head_span(path, document)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from trainyard.lint.checks import LintContext, LintedFile, check, known_words
 from trainyard.lint.rules.data_paths import data_in
 from trainyard.project_files import root_of
-from trainyard.settings.suggestions import close_match, misspelt_name, only_close
+from trainyard.settings.suggestions import close_match, closest, misspelt_name, only_close
 from trainyard.spec.diagnostic import Diagnostic, Related, Severity
 from trainyard.spec.documents import Node, beginning_of, shorten
 from trainyard.spec.parsed import BAD_REFERENCE, ParsedCommand, ParsedPipeline
@@ -117,8 +117,8 @@ def _wrong_address(path: Node) -> Iterator[Diagnostic]:
     address, folder = _DATA_ADDRESS.match(path.text), _DATASTORE_FOLDER.match(path.text)
     if address is not None and address[1] not in _DATA_ADDRESSES:
         message = f"'azureml://{address[1]}/' is not an address of data"
-        meant = close_match(address[1], _DATA_ADDRESSES)
-        hint = meant or "Data is stored in azureml://datastores/NAME/paths/…"
+        meant = closest(address[1], _DATA_ADDRESSES)
+        hint = f"Did you mean 'azureml://{meant}/'?" if meant else "Data is stored in azureml://datastores/NAME/paths/…"
         yield BAD_REFERENCE.at(path.span, message, hint, severity="error" if meant else "warning")
     elif folder is not None and not folder[1]:
         message = "this address names no datastore"

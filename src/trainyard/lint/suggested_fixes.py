@@ -1,0 +1,35 @@
+"""What the "Did you mean …?" of a finding writes in place of what the finding covers."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from trainyard.settings.suggestions import closest, is_surely
+from trainyard.spec.diagnostic import Diagnostic
+
+QUESTION = "Did you mean '"
+_MEANT = re.compile(r"Did you mean '([^']+)'(?:, in the same folder)?\?")
+_QUOTED = re.compile(r"'([^']+)'")
+
+
+class Suggested(NamedTuple):
+    """What to write, and whether that is sure enough to be written unasked."""
+
+    text: str
+    is_sure: bool
+
+
+def suggested(finding: Diagnostic, covered: str) -> Suggested | None:
+    """Return what a finding's hint suggests in place of the text that it covers; None if that cannot be told."""
+    match = _MEANT.match(finding.hint)
+    if match is None:
+        return None
+    bare = covered[1:-1] if covered[:1] in ("'", '"') and covered[-1:] == covered[:1] else covered
+    is_inner = match[1].startswith("${{") and "${{" not in bare
+    meant = match[1][len("${{") : -len("}}")] if is_inner else match[1]
+    last = bare if "/" in meant else bare.rpartition("/")[2]
+    for wrong in (last, bare, *_QUOTED.findall(finding.message)):
+        if wrong != meant and bare.count(wrong) == 1 and closest(wrong, [meant]) is not None:
+            return Suggested(bare.replace(wrong, meant), is_surely(wrong, meant))
+    return None
