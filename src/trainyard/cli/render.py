@@ -10,6 +10,7 @@ import click
 
 from trainyard.cli import working_folder
 from trainyard.cli.parameters import PathOf
+from trainyard.errors import UsageError
 from trainyard.project_files import limit_reading, root_of
 from trainyard.render import drift as drifts
 from trainyard.render import rendering
@@ -19,6 +20,7 @@ from trainyard.render.rendering import Rendering
 from trainyard.render.settings import read_applied, read_settings
 from trainyard.render.writing import write
 from trainyard.settings.quantities import counted
+from trainyard.spec.diagnostic import SpecError
 from trainyard.terminal import print_error, short
 
 
@@ -30,6 +32,8 @@ from trainyard.terminal import print_error, short
 @click.option("--diff", is_flag=True, help="Write nothing; show on one screen what this profile would change.")
 @click.option("-v", "--verbose", is_flag=True, help="With --diff: all of it, with the lines that would change.")
 @click.option("--out", type=PathOf("folder"), help="Write into another folder.")
+@click.option("--adopt", "adopted", type=PathOf("file"), help="Carry the values edited in this rendered file back.")
+@click.option("--release", "released", type=PathOf("file"), help="Render this file no longer: it is yours, as it is.")
 def render(
     profile: str | None,
     settings: tuple[str, ...],
@@ -38,6 +42,8 @@ def render(
     diff: bool,
     verbose: bool,
     out: Path | None,
+    adopted: Path | None,
+    released: Path | None,
 ) -> None:
     """Render every template for PROFILE; without one, for the profile the files on disk were rendered for.
 
@@ -50,12 +56,18 @@ def render(
       trainyard render nd96 --set nodes=4 --diff  what four nodes would change, without writing; all with -v
       trainyard render nd96 --apply profile.yaml  with the settings that pipelines/autotune.yaml found
       trainyard render --check                    in CI: have the rendered files drifted from their templates?
+      trainyard render --adopt pipelines/ddp.yaml values edited there go into the profile or the template
     """
     if check and diff:
         raise click.UsageError("--check and --diff exclude each other: --check takes the profile from the files.")
     if verbose and not diff:
         raise click.UsageError("-v goes with --diff")
     project = working_folder.project()
+    if adopted is not None or released is not None:
+        if profile or settings or applied or check or diff or out or (adopted and released):
+            raise click.UsageError("--adopt FILE and --release FILE go with nothing else")
+        _settle_edit(project, adopted, released)
+        return
     given = {**(read_applied(applied) if applied is not None else {}), **read_settings(settings)}
     if not check and not diff:
         _write(project, profile, given, out)
@@ -75,18 +87,48 @@ def _write(project: Project, profile: str | None, settings: Mapping[str, object]
     _print_adjustments(rendered)
 
 
+def _settle_edit(project: Project, adopted: Path | None, released: Path | None) -> None:
+    """Carry the edits of a rendered file back, or take the file out of rendering; then write what follows from it."""
+    from trainyard.render import edits
+
+    lines = edits.adopt(project, adopted) if adopted is not None else []
+    lines += edits.release(project, released) if released is not None else []
+    for line in lines:
+        click.echo(line, err=True)
+    if adopted is not None:
+        _write(project, None, {}, None)
+
+
 def _print_drift(project: Project, profile: str | None, settings: Mapping[str, object], out: Path | None) -> bool:
     """Print the difference of every file that has drifted from its template or profile; return whether any has."""
     drifted = drifts.find_drift(project, profile, settings, out)
     for drift in drifted:
         click.echo(f"{short(drift.path)}: {drift.reason}", err=True)
+        for line in _lines_to_change(project, drift):
+            click.echo(f"  {line}", err=True)
         click.echo(drift.diff, nl=False)
     if not drifted:
         click.echo("rendered files match their templates and profile", err=True)
         return False
     files = counted(len(drifted), "rendered file")
     print_error(f"{files} drifted: edit templates/ or profiles/, then run `trainyard render`")
+    if any(drift.is_foreign and drift.kind == "changed" for drift in drifted):
+        click.echo(
+            "  or `trainyard render --adopt FILE` (edited values), `--release FILE` (it stays as it is)", err=True
+        )
     return True
+
+
+def _lines_to_change(project: Project, drift: drifts.Drift) -> list[str]:
+    """The lines of profiles and templates that would make the edits of a file; none where that cannot be told."""
+    if not drift.is_foreign or drift.kind != "changed":
+        return []
+    from trainyard.render import edits
+
+    try:
+        return list(edits.describe_edits(project, edits.edits_of(project, drift.path)))
+    except (SpecError, UsageError):
+        return []
 
 
 def _show_difference(project: Project, rendered: Rendering, *, whole: bool) -> None:

@@ -49,6 +49,11 @@ class Project:
         """The folder where rendering keeps the text of hand-edited files that it replaces."""
         return self.root / ".trainyard" / "replaced"
 
+    @property
+    def released(self) -> Path:
+        """The list of templates, one a line, whose files people write themselves from now on."""
+        return self.templates / ".released"
+
     def shown(self, path: Path) -> str:
         """Return a path as messages show it: relative to the root if it is below it."""
         return path.relative_to(self.root).as_posix() if path.is_relative_to(self.root) else str(path)

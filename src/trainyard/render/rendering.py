@@ -12,6 +12,7 @@ from typing import Any
 
 from jinja2 import Environment
 
+from trainyard.project_files import read_text
 from trainyard.render import rules
 from trainyard.render.profiles import Profile, is_environment_reference, load_profile
 from trainyard.render.project import Project
@@ -72,8 +73,9 @@ def render(
     profile = load_profile(project, name, all_settings)
     templates = TemplateSet(project)
     files: dict[Path, RenderedFile] = {}
+    released = released_templates(project)
     for template in names_of_rendered(template_names(project)):
-        if only is not None and template not in only:
+        if template in released or (only is not None and template not in only):
             continue
         begins(template)
         content = _render_one(templates, project, profile, root, template)
@@ -84,6 +86,11 @@ def render(
     for rendered in files.values():
         _check_form(rendered, project)
     return Rendering(project, profile, root, files)
+
+
+def released_templates(project: Project) -> frozenset[str]:
+    """Return the templates whose files people took over, so that they are not rendered."""
+    return frozenset(read_text(project.released).splitlines()) if project.released.is_file() else frozenset()
 
 
 def _render_one(templates: Environment, project: Project, profile: Profile, root: Path, template: str) -> str:
