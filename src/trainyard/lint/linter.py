@@ -58,6 +58,7 @@ _YAML_SUFFIXES = frozenset({".yaml", ".yml"})
 _FIXABLE_SUFFIXES = frozenset({".yaml", ".yml", ".json"})
 # Tools keep these, not people; `.github` and the like are excluded because of their dot.
 _SKIPPED_FOLDERS = frozenset({"node_modules", "__pycache__", "venv"})
+_OF_AZURE_ML = ".azureml"
 _Place = tuple[Path, int, int]
 # What is checked as a whole.
 _Subject = LintedFile | ParsedCommand | ParsedPipeline
@@ -186,7 +187,7 @@ def is_yaml(name: str) -> bool:
 def yaml_files(folder: Path) -> Iterator[Path]:
     """Yield all YAML files in a folder and its subfolders. Linked folders are not followed, since they may loop."""
     for parent, folders, names in os.walk(folder):
-        folders[:] = sorted(n for n in folders if not n.startswith(".") and n not in _SKIPPED_FOLDERS)
+        folders[:] = sorted(n for n in folders if n == _OF_AZURE_ML or (n[0] != "." and n not in _SKIPPED_FOLDERS))
         yield from (Path(parent, name) for name in sorted(names) if is_yaml(name))
 
 

@@ -211,7 +211,8 @@ jobs:
 )
 NAME_CLASH = Rule("AML108", "name-clash", "error").explained(
     summary="Two names that Azure ML treats as the same.",
-    why="The names of inputs and outputs are case-insensitive.",
+    why="The names of inputs and outputs are case-insensitive. Additional includes are copied into the code by their "
+    "last name, and may not have that of anything in it.",
     example="""\
 type: command
 name: train

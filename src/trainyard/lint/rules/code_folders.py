@@ -11,10 +11,12 @@ from trainyard.lint.checks import LintContext, check, known_words
 from trainyard.project_files import names_in
 from trainyard.resources import PACKAGE, STEP_ARCHIVE
 from trainyard.settings.suggestions import close_match, closest, only_close
-from trainyard.spec.diagnostic import Diagnostic
+from trainyard.spec.diagnostic import Diagnostic, Related
+from trainyard.spec.documents import Node
 from trainyard.spec.job_types import python_files
 from trainyard.spec.parsed import SCRIPT_NOT_FOUND, ParsedCommand
 from trainyard.spec.rule import Rule
+from trainyard.spec.rules import NAME_CLASH
 from trainyard.spec.shell_lexer import Word, simple_commands
 from trainyard.spec.shell_words import CalledScript, archive_on_path, without_assignments
 from trainyard.spec.uploads import ignore_file
@@ -28,6 +30,8 @@ _FILE_OPTIONS = {
     "conda": ("-f", "--file"),
     "mamba": ("-f", "--file"),
 }
+# What folders of Python have alike, without a content that would be missed.
+_EMPTY = frozenset({"__init__.py", "__pycache__"})
 
 
 FILE_NOT_IN_CODE = Rule("AML418", "file-not-in-code", "error").explained(
@@ -119,6 +123,23 @@ def _siblings(path: Path) -> list[str]:
         return sorted(os.listdir(path.parent))
     except (OSError, ValueError):
         return []
+
+
+@check("command")
+def _includes_clash(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
+    """Additional includes that are named like what the code has, or that overwrite files of each other."""
+    listed, code = command.node.get("additional_includes"), command.component.code
+    first: dict[str, tuple[Node, Path]] = {}
+    for item in listed.items if listed is not None else ():
+        path = Path(os.path.realpath(command.reading.path(item.text)))
+        earlier, other = first.setdefault(path.name, (item, path))
+        if code is not None and os.path.exists(code / path.name) and not os.path.islink(code / path.name):
+            message = f"the code folder has a '{path.name}' already: Azure ML's client refuses the component"
+            yield NAME_CLASH.at(item.span, message, "Rename or remove one of them.")
+        elif earlier is not item and (os.path.isfile(path) or set(names_in(path)) & set(names_in(other)) - _EMPTY):
+            message = f"files of this '{path.name}' overwrite those that have the same names in the other"
+            related = [Related(earlier.span, "the other is included here")]
+            yield NAME_CLASH.at(item.span, message, "Rename or remove one of them.", related, severity="warning")
 
 
 @check("command")

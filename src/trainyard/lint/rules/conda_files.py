@@ -26,6 +26,8 @@ _ANY = "3.99"
 _REVERSED = re.compile(r"\s*[A-Za-z][\w.-]*(?:\[[\w,. -]*\])?\s*(=[<>])")
 _SINGLE = re.compile(r"\s*([A-Za-z][\w.-]*(?:\[[\w,. -]*\])?)\s*=\s*([0-9][\w.*]*)\s*$")
 # `pandas 2.2`, `pandas==` and `pandas~2.0` are not requirements.
+# `torch numpy`: two of them, which a line without its hyphen becomes.
+_SEVERAL = re.compile(r"\s*[A-Za-z][\w.-]*(?:\[[\w,. -]*\])?(?:\s*[=<>~!]=?\s*[\w.*]+)?(?:\s*,\s*|\s+)[A-Za-z]")
 _NO_REQUIREMENT = re.compile(r"\s*[A-Za-z][\w.-]*(?:\s+[0-9][\w.]*|\s*(?:==|>=|<=|~=|!=)\s*|\s*~\s*[0-9][\w.]*)\s*")
 _PIP_NAMES: dict[str, str] = known_words("pip_names")
 _CONDA_NAMES: dict[str, str] = known_words("conda_names")
@@ -103,6 +105,11 @@ def _not_a_list(conda: Node) -> Iterator[Diagnostic]:
     if listed is not None and (listed.is_mapping or (listed.is_text and listed.text)):
         message = f"'dependencies' is a list, not {describe(listed.data)}"
         yield WRONG_TYPE.at(listed.span, message, "Write each on a line of its own, after a hyphen.")
+    for item in listed.items if listed is not None else ():
+        pip = item.get("pip") if item.is_mapping else None
+        if pip is not None and pip.is_text and pip.text:
+            message = f"'pip' is a list, not {describe(pip.data)}"
+            yield WRONG_TYPE.at(pip.span, message, "Write each on a line of its own, after a hyphen.")
 
 
 def _misspelt_keys(conda: Node) -> Iterator[Diagnostic]:
@@ -153,6 +160,10 @@ def _not_a_requirement(package: CondaPackage) -> Iterator[Diagnostic]:
     if _JOINED_LINES.fullmatch(text) is not None:
         message = f"'{shorten(text)}' is one text to YAML: what is beneath a line without ':' continues it"
         yield PINS_CONFLICT.at(package.node.span, message, "Write '- pip:' above the packages that pip installs.")
+        return
+    if package.with_pip and _SEVERAL.match(text) is not None:
+        message = f"'{shorten(text)}' is one text: pip cannot read several packages in it"
+        yield PINS_CONFLICT.at(package.node.span, message, "Write each on a line of its own, after a hyphen.")
         return
     reversed_sign, single = _REVERSED.match(text), _SINGLE.match(text) if package.with_pip else None
     if package.with_pip and _NO_REQUIREMENT.fullmatch(text) is not None:

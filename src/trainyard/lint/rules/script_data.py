@@ -69,7 +69,7 @@ def _port_read_otherwise(command: ParsedCommand, context: LintContext) -> Iterat
 
 
 DIRECT_READ_AS_PATH = Rule("AML511", "direct-read-as-path", "warning").explained(
-    summary="A script opens an input of `mode: direct` as if it were on the disk.",
+    summary="A script opens an input or output of `mode: direct` as if it were on the disk.",
     why="With `direct` nothing is mounted: the script gets an address (`azureml://…`), which only fsspec, Spark and "
     "the like can open.",
     example="""\
@@ -103,9 +103,10 @@ def _opened_with_direct(command: ParsedCommand, gives_modes: Node, context: Lint
         mode = gives_modes.find(side, port.name, "mode")
         is_direct = mode is not None and mode.is_text and mode.text.lower() == "direct"
         opened = next((read for read in reads if read.on_disk), None)
-        if side == "inputs" and mode is not None and is_direct and opened is not None:
+        if mode is not None and is_direct and opened is not None:
             message = f"'{port.name}' is an address with 'mode: direct', and {called.name} opens it as a path"
-            yield DIRECT_READ_AS_PATH.at(mode.span, message, "Use ro_mount or download.", [_happens_here(opened)])
+            hint = "Use ro_mount or download." if side == "inputs" else "Use rw_mount or upload."
+            yield DIRECT_READ_AS_PATH.at(mode.span, message, hint, [_happens_here(opened)])
 
 
 def _data_of_scripts(

@@ -1,0 +1,95 @@
+"""What Azure ML's client accepts, or refuses only after a while, and what lint says of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from trainyard.lint.linter import lint
+
+COMPONENT = """\
+type: command
+name: train
+code: ./src
+environment: azureml:torch:3
+command: python train.py
+"""
+CONDA = """\
+type: command
+name: train
+command: python train.py
+environment:
+  image: mcr.microsoft.com/azureml/openmpi5.0-ubuntu24.04
+  conda_file:
+    channels: [conda-forge]
+    dependencies:
+      - python=3.11
+      - pip
+      - pip: %s
+"""
+WRITES = """\
+import argparse
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--model")
+args = parser.parse_args()
+with open(args.model, "w") as file:
+    file.write("trained")
+"""
+
+
+def rules(folder: Path, files: dict[str, str]) -> list[tuple[str, str]]:
+    """What lint reports for the first of these files: rules, with their severities."""
+    for name, text in files.items():
+        file = folder / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    return [(found.rule, found.severity) for found in lint([folder / next(iter(files))]).diagnostics]
+
+
+@pytest.mark.parametrize(
+    ("includes", "files", "expected"),
+    [
+        ("[a/common]", ["src/common/x.py", "a/common/y.py"], [("AML108", "error")]),
+        ("[a/train.py]", ["a/train.py"], [("AML108", "error")]),
+        ("[a/common, b/common]", ["a/common/x.py", "b/common/x.py"], [("AML108", "warning")]),
+        ("[a/x.py, b/x.py]", ["a/x.py", "b/x.py"], [("AML108", "warning")]),
+        ("[a/common, b/common]", ["a/common/x.py", "b/common/y.py"], []),
+        ("[a/common, b/shared]", ["a/common/x.py", "b/shared/x.py"], []),
+    ],
+)
+def test_additional_includes_of_the_same_name_clash(
+    tmp_path: Path, includes: str, files: list[str], expected: list[tuple[str, str]]
+) -> None:
+    component = {"train.yml": f"{COMPONENT}additional_includes: {includes}\n", "src/train.py": "print(1)\n"}
+    assert rules(tmp_path, {**component, **dict.fromkeys(files, "print(2)\n")}) == expected
+
+
+@pytest.mark.parametrize(
+    ("pip", "expected"),
+    [
+        ("[torch==2.8.0 numpy==2.0.0]", [("AML416", "error")]),
+        ('["torch==2.8.0, numpy"]', [("AML416", "error")]),
+        ("\n        - torch\n          numpy", [("AML416", "error")]),
+        ("torch==2.8.0", [("AML103", "error")]),
+        ("['torch==2.8.0 ; python_version > \"3\"', 'numpy >=1, <3', 'torch-geometric @ git+https://example.com']", []),
+        ("[torch --pre, '--extra-index-url https://example.com', 'transformers[torch] == 4.50.0']", []),
+    ],
+)
+def test_packages_in_one_text_are_found(tmp_path: Path, pip: str, expected: list[tuple[str, str]]) -> None:
+    assert rules(tmp_path, {"train.yml": CONDA % pip}) == expected
+
+
+@pytest.mark.parametrize(("mode", "expected"), [("direct", [("AML511", "warning")]), ("rw_mount", [])])
+def test_an_output_with_an_address_cannot_be_opened(tmp_path: Path, mode: str, expected: list[tuple[str, str]]) -> None:
+    job = f"{COMPONENT} --model ${{{{outputs.model}}}}\noutputs: {{model: {{type: uri_file, mode: {mode}}}}}\n"
+    job = job.replace("train.py\n ", "train.py ")
+    assert rules(tmp_path, {"train.yml": job, "src/train.py": WRITES}) == expected
+
+
+def test_the_folder_of_azure_ml_is_read_in_spite_of_its_dot(tmp_path: Path) -> None:
+    job = tmp_path / ".azureml" / "job.yml"
+    job.parent.mkdir()
+    job.write_text("type: command\nenvironment: azureml:e:1\ncompute: azureml:c\ncommand: pyhton train.py\n")
+    assert [(found.rule, found.span.file) for found in lint([tmp_path]).diagnostics] == [("AML504", job)]
