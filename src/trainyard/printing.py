@@ -33,6 +33,12 @@ def facts(pairs: Iterable[tuple[str, str]], label_width: int, *, indent: int = 2
     return [f"{' ' * indent}{label:<{label_width}}{text}" for label, text in pairs]
 
 
+def shortened(name: str, width: int) -> str:
+    """Return a name of at most so many characters: the end of a dotted one distinguishes it as the beginning does."""
+    half = (width - 1) // 2
+    return name if len(name) <= width else f"{name[:half]}…{name[-half:]}"
+
+
 def json_text(document: Any) -> str:
     """Return a document as indented JSON; what JSON has no type for is written as its text."""
     return json.dumps(document, indent=2, ensure_ascii=False, default=str)

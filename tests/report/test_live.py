@@ -319,6 +319,33 @@ def test_a_port_that_is_taken_is_named(address: str, running: Any) -> None:
         pass
 
 
+def test_a_large_graph_names_the_pipelines_within_and_is_zoomed_and_fitted(
+    open_page: Callable[..., Any], empty_run: Any
+) -> None:
+    empty_run.add_job("prepare")
+    for region in range(12):
+        for model in range(8):
+            name = f"pipeline_of_region_{region:02}.train_a_gradient_boosting_model_{model}"
+            empty_run.add_job(name, depends_on=["prepare"])
+    page = open_page(write_report(empty_run.finish()))
+
+    texts = page.locator(".graph-wide .node").evaluate_all(
+        "all => all.map(node => [...node.querySelectorAll('text')].map(text => text.textContent).join('.'))"
+    )
+    assert "pipeline_of_region_03.train_a_gradient_boosting_model_5" in texts
+    assert len(set(texts)) == 97
+    is_within = """() => {
+        const frame = document.querySelector(".graph-wide").getBoundingClientRect();
+        return [...document.querySelectorAll(".graph-wide .node")].map(node => node.getBoundingClientRect())
+            .every(box => box.right <= frame.right && box.bottom <= frame.bottom);
+    }"""
+    assert not page.evaluate(is_within)
+    page.locator(".graph-wide .zoom button").click()
+    assert page.evaluate(is_within)
+    page.locator(".graph-wide .zoom input").fill("1")
+    assert not page.evaluate(is_within)
+
+
 def test_a_graph_of_200_jobs_is_readable_and_quick(open_page: Callable[..., Any], empty_run: Any) -> None:
     for layer in range(10):
         for number in range(20):

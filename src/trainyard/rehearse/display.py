@@ -11,7 +11,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from trainyard.printing import last_lines
+from trainyard.printing import last_lines, shortened
 from trainyard.settings.quantities import duration
 from trainyard.settings.run_record import NOTHING_CHANGED, JobRecord, RunRecord, trials_in_words
 
@@ -197,7 +197,7 @@ def _table(record: RunRecord, time_left: TimeLeft, width: int, rows: int | None)
         state, elapsed, line = _state(job), _elapsed(job), _last_line(record.folder, job)
         is_again = job.status == "running" and len(job.attempts) > 1
         table.add_row(
-            _shortened(name, width * 9 // 20),
+            shortened(name, width * 9 // 20),
             Text(f"attempt {len(job.attempts)}" if is_again else state, style=_COLOURS[state]),
             *([str(job.processes)] if is_wide else []),
             duration(elapsed) if elapsed is not None else "",
@@ -227,12 +227,6 @@ def _jobs_shown(record: RunRecord, rows: int | None) -> Collection[str]:
     waiting = [name for name, job in jobs.items() if job.status == "waiting"]
     ended = [name for name in reversed(jobs) if name not in {*first, *waiting}]
     return frozenset([*first, *waiting, *ended][:rows])
-
-
-def _shortened(name: str, width: int) -> str:
-    """A name that leaves room for the other columns; the end of a dotted one distinguishes it as the beginning does."""
-    half = (width - 1) // 2
-    return name if len(name) <= width else f"{name[:half]}…{name[-half:]}"
 
 
 def _progress(name: str, job: JobRecord, line: str, time_left: TimeLeft) -> str:

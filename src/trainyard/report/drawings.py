@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trainyard.errors import UsageError
+from trainyard.printing import shortened
 from trainyard.report.graph_layout import BoxCentre, Edge, Layout, Spacing, lay_out
 from trainyard.report.job_results import ConfusionMatrix
 from trainyard.settings.quantities import counted, duration
@@ -35,18 +36,19 @@ class _Boxes:
 
 
 _FULL = _Boxes(width=214, height=78, between_layers=64, within_layer=22, name_characters=21)
-_COMPACT = _Boxes(width=176, height=34, between_layers=56, within_layer=8, name_characters=18)
+_COMPACT = _Boxes(width=0, height=46, between_layers=56, within_layer=8, name_characters=36)  # as wide as its names
 _MOST_FULL_BOXES = 40
 """Of more jobs only state and name are drawn, in small boxes; the rest is in their tooltips and details."""
 
 
 @dataclass(frozen=True)
 class JobBox:
-    """One job's box: its top left corner and its text."""
+    """One job's box: its top left corner and its text; `pipeline` is the one within that it belongs to, if any."""
 
     job: JobRecord
     x: float
     y: float
+    pipeline: str
     name: str
     state_line: str
     process_line: str
@@ -81,7 +83,10 @@ def draw_graph(run: RunRecord, carried: dict[tuple[str, str], list[str]], *, tal
     cycle.
     """
     depends_on = {name: [source for source in job.depends_on if source in run.jobs] for name, job in run.jobs.items()}
-    boxes = _FULL if len(run.jobs) <= _MOST_FULL_BOXES else _COMPACT
+    boxes = _FULL
+    if len(run.jobs) > _MOST_FULL_BOXES:
+        longest = max(len(part) for job in run.jobs.values() for part in _names(job))
+        boxes = replace(_COMPACT, width=44 + 7.6 * min(longest, _COMPACT.name_characters))
     spacing = (
         Spacing(boxes.height, boxes.width, gap_between_layers=40, gap_within_layer=18)
         if tall
@@ -97,7 +102,7 @@ def draw_graph(run: RunRecord, carried: dict[tuple[str, str], list[str]], *, tal
         width=round(width + _MARGIN, 1),
         height=round(height + _MARGIN, 1),
         size=boxes,
-        is_compact=boxes is _COMPACT,
+        is_compact=boxes is not _FULL,
         boxes=tuple(_box(run.jobs[name], boxes, layout, tall) for name in run.jobs),
         arrows=tuple(
             Arrow(
@@ -116,7 +121,6 @@ def _at(place: BoxCentre, tall: bool) -> tuple[float, float]:
 
 def _box(job: JobRecord, boxes: _Boxes, layout: Layout, tall: bool) -> JobBox:
     x, y = _at(layout.places[job.name], tall)
-    most = boxes.name_characters
     state_line = job.state if job.duration_s is None else f"{job.state} · {duration(job.duration_s)}"
     if job.state == "reused":
         state_line = "reused, not run again"
@@ -124,11 +128,18 @@ def _box(job: JobRecord, boxes: _Boxes, layout: Layout, tall: bool) -> JobBox:
         job=job,
         x=round(x - boxes.width / 2, 1),
         y=round(y - boxes.height / 2, 1),
-        name=job.title if len(job.title) <= most else job.title[: most - 1] + "…",
+        pipeline=shortened(_names(job)[0], boxes.name_characters) if boxes is not _FULL else "",
+        name=shortened(_names(job)[1] if boxes is not _FULL else job.title, boxes.name_characters),
         state_line=state_line,
         process_line=process_counts(job),
         tooltip="\n".join(filter(None, [job.name, job.component, state_line, process_counts(job), job.reason])),
     )
+
+
+def _names(job: JobRecord) -> tuple[str, str]:
+    """The pipeline within that a job belongs to, and the job's title there."""
+    pipeline, _, name = job.name.rpartition(".")
+    return pipeline, job.display_name or name
 
 
 def process_counts(job: JobRecord) -> str:

@@ -106,6 +106,18 @@ function enliven(part) {
 }
 enliven(document.body);
 
+/* Large graphs are zoomed, or fitted into their frame. */
+function zoom(graph, factor) {
+  graph.style.setProperty("--zoom", factor);
+  graph.querySelector(".zoom input").value = factor;
+}
+document.addEventListener("input", ({ target }) => { if (target.closest(".zoom")) zoom(target.closest(".graph"), target.value); });
+document.addEventListener("click", ({ target }) => {
+  const graph = target.matches(".zoom button") && target.closest(".graph");
+  const drawn = graph && graph.querySelector("svg").viewBox.baseVal;
+  if (graph) zoom(graph, Math.min(1, graph.clientWidth / drawn.width, (graph.clientHeight - 60) / drawn.height));
+});
+
 /* A link to a job opens what is written of it. */
 function openTarget() {
   const target = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));
