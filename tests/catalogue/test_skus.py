@@ -128,3 +128,10 @@ def test_the_floor_between_machines_asks_no_more_of_a_link_than_azure_does_witho
         least = sku.health_check_infiniband_bandwidth_gbit_per_second
         if least is not None and sku.network_floor_gbyte_per_second is not None:
             assert sku.network_floor_gbyte_per_second <= least * sku.infiniband_links / 8
+
+
+@pytest.mark.parametrize(("name", "gpus", "instead"), [("Standard_NC24r", 4, 4), ("Standard_NV6", 1, 1)])
+def test_the_sizes_of_old_tutorials_are_known_as_retired(name: str, gpus: int, instead: int) -> None:
+    sku = find_sku(name)
+    assert (sku.is_retired, sku.gpu_count) == (True, gpus)
+    assert closest_current(sku)[0].gpu_count == instead

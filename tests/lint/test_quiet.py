@@ -173,6 +173,8 @@ def test_a_broken_file_that_another_one_names_is_diagnosed(tmp_path: Path) -> No
     ("name", "expected"),
     [
         ("acpt-pytorch-2.8-cuda12.4", ["AML411"]),
+        ("deepspeed-0.9.5", ["AML411"]),
+        ("pytorch-2.0-cuda11.7", ["AML411"]),
         ("acpt-pytorch-2.9-cuda12.6", []),
         ("acpt-pytorch-2.8-cuda13.0", []),
         ("tensorflow-2.17-cuda12", []),

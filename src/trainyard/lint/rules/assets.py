@@ -20,6 +20,7 @@ from trainyard.spec.rule import Rule
 from trainyard.spec.rules import MISSING_KEY
 
 _CURATED: list[str] = known_words("curated_environments")
+_CURATED_OF_OLD: dict[str, str] = known_words("curated_environments_of_old")
 _FAMILY = re.compile(r"(acpt|tensorflow|sklearn)-")
 _VERSIONED = re.compile(r"(pytorch-|tensorflow-|sklearn-|cuda)([0-9]+(?:\.[0-9]+)?)")
 _REGISTRY_ENVIRONMENT = re.compile(r"azureml://registries/azureml/environments/([^/]+)(?:/|$)")
@@ -157,9 +158,9 @@ environment: ‸azureml://registries/azureml/environments/sklearn-1.5/‹labels/
 
 UNKNOWN_CURATED_ENVIRONMENT = Rule("AML411", "unknown-curated-environment", "warning").explained(
     summary="Azure ML's registry has no known curated environment of this name.",
-    why="Only reported for names that resemble the ACPT, TensorFlow and scikit-learn families. Newer versions than "
-    "those known here, and environments that this repository defines, are not reported. Check with "
-    "`az ml environment list --registry-name azureml`.",
+    why="Only reported for names of old tutorials, with what is there today, and for names that resemble the ACPT, "
+    "TensorFlow and scikit-learn families. Newer versions than those known here, and environments that this repository "
+    "defines, are not reported. Check with `az ml environment list --registry-name azureml`.",
     example="""\
 type: command
 name: train
@@ -171,6 +172,13 @@ environment: ‸azureml://registries/azureml/environments/‹acpt-pytorch-2.8-cu
 
 def _curated(environment: Node, context: LintContext) -> Iterator[Diagnostic]:
     match = _REGISTRY_ENVIRONMENT.match(environment.text)
+    if match is not None and (today := _CURATED_OF_OLD.get(match[1])) is not None:
+        message = f"'{match[1]}' is a name of old tutorials, which the registry does not have"
+        hint = (
+            f"Use azureml://registries/azureml/environments/{today}/versions/N, and test your script with its versions."
+        )
+        yield UNKNOWN_CURATED_ENVIRONMENT.at(environment.span, message, hint)
+        return
     if match is None or match[1] in _CURATED or not _FAMILY.match(match[1]):
         return
     if not _is_newer_than_known(match[1]) and not _is_defined(match[1], environment.span.file, context):
