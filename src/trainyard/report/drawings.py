@@ -50,9 +50,6 @@ class JobBox:
     y: float
     pipeline: str
     name: str
-    state_line: str
-    process_line: str
-    tooltip: str
 
 
 @dataclass(frozen=True)
@@ -121,19 +118,10 @@ def _at(place: BoxCentre, tall: bool) -> tuple[float, float]:
 
 def _box(job: JobRecord, boxes: _Boxes, layout: Layout, tall: bool) -> JobBox:
     x, y = _at(layout.places[job.name], tall)
-    state_line = job.state if job.duration_s is None else f"{job.state} · {duration(job.duration_s)}"
-    if job.state == "reused":
-        state_line = "reused, not run again"
-    return JobBox(
-        job=job,
-        x=round(x - boxes.width / 2, 1),
-        y=round(y - boxes.height / 2, 1),
-        pipeline=shortened(_names(job)[0], boxes.name_characters) if boxes is not _FULL else "",
-        name=shortened(_names(job)[1] if boxes is not _FULL else job.title, boxes.name_characters),
-        state_line=state_line,
-        process_line=process_counts(job),
-        tooltip="\n".join(filter(None, [job.name, job.component, state_line, process_counts(job), job.reason])),
-    )
+    pipeline, name = ("", job.title) if boxes is _FULL else _names(job)
+    most = boxes.name_characters
+    left, top = round(x - boxes.width / 2, 1), round(y - boxes.height / 2, 1)
+    return JobBox(job, left, top, shortened(pipeline, most), shortened(name, most))
 
 
 def _names(job: JobRecord) -> tuple[str, str]:

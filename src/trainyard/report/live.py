@@ -146,35 +146,28 @@ class RunsPage(LivePage):
     ) -> None:
         super().__init__(runs_folder, lambda: RunRecord("", ""))
         self._list, self._read = list_runs, read
-        self._indexed: dict[str, IndexedRun] = {}
+        self._runs: list[IndexedRun] = []
         self._pages: dict[str, LivePage] = {}
 
     def within(self, path: str, query: str) -> tuple[LivePage, str]:
         """Return the page of the run that a path begins with, or a comparison of runs, and the rest of the path."""
-        name, separator, rest = path.partition("/")
         if path == "compare":
-            return _ComparisonPage(
-                [run for run in self._list() if run.folder.name in parse_qs(query).get("run", ())]
-            ), ""
-        if (
-            not separator
-            or not name.strip(".")
-            or not is_file_within(self.run_folder / name / RECORD_FILE, self.run_folder / name)
-        ):
-            return self, path
+            names = parse_qs(query).get("run", ())
+            return _ComparisonPage([run for run in self._list() if run.folder.name in names]), ""
+        name, separator, rest = path.partition("/")
         folder = self.run_folder / name
+        if not separator or not name.strip(".") or not is_file_within(folder / RECORD_FILE, folder):
+            return self, path
         page = self._pages.setdefault(name, LivePage(folder, lambda: self._read(folder)))
         page.closing = self.closing
         return page, rest
 
     def page(self) -> bytes:
-        """Return the index as it is now."""
-        known, self._indexed = self._indexed, {}
-        for record in self._list():
-            before = known.get(record.folder.name)
-            is_known = before is not None and before.record == record and record.status != "running"
-            self._indexed[record.folder.name] = before if before is not None and is_known else IndexedRun(record)
-        runs = list(self._indexed.values())
+        """Return the index as it is now; what is known of a run that has ended is not read again."""
+        known = {(run.address, run.record.started): run for run in self._runs if run.record.status != "running"}
+        self._runs = runs = [
+            known.get((record.folder.name, record.started)) or IndexedRun(record) for record in self._list()
+        ]
         metrics = sorted({name for run in runs for name in run.metrics})
         template = page_templates(self.run_folder).get_template("runs.html.j2")
         return redacted(template.render(runs=runs, metrics=metrics, is_live=True, is_index=True)).encode()

@@ -212,15 +212,11 @@ def _headline(jobs: list[JobView]) -> Headline | None:
             return Headline(f"{evaluation.split} {first.label}", first.value, extent)
     for job in reversed(jobs):
         series = job.results.metrics.series if job.results.metrics else {}
-        for name, label, write in (
-            ("validation_accuracy", "validation accuracy", quantities.percentage),
-            ("validation_perplexity", "validation perplexity", quantities.number),
-            ("validation_loss", "validation loss", quantities.number),
-            ("loss", "training loss", quantities.number),
-        ):
+        for name in ("validation_accuracy", "validation_perplexity", "validation_loss", "loss"):
             if name in series:
                 step, value = series[name][-1]
-                return Headline(label, write(value), f"at step {quantities.count(step)}")
+                label = "training loss" if name == "loss" else name.replace("_", " ")
+                return Headline(label, quantities.figure(name, value), f"at step {quantities.count(step)}")
     return None
 
 
