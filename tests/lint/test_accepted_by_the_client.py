@@ -88,6 +88,57 @@ def test_an_output_with_an_address_cannot_be_opened(tmp_path: Path, mode: str, e
     assert rules(tmp_path, {"train.yml": job, "src/train.py": WRITES}) == expected
 
 
+@pytest.mark.parametrize(
+    ("limits", "distribution", "expected"),
+    [
+        ("15", "{type: pytorch, process_count_per_instance: 2}", [("AML106", "warning")]),
+        ("900", "{type: pytorch, process_count_per_instance: 2}", []),
+        ("15", "", []),
+    ],
+)
+def test_a_distributed_training_of_seconds_is_found(
+    tmp_path: Path, limits: str, distribution: str, expected: list[tuple[str, str]]
+) -> None:
+    job = "type: command\nenvironment: azureml:torch:3\ncommand: python -m train\ncompute: azureml:gpus\n"
+    job += f"limits: {{timeout: {limits}}}\nresources: {{shm_size: 16g}}\n"
+    job += f"distribution: {distribution}\n" if distribution else ""
+    assert rules(tmp_path, {"job.yml": job}) == expected
+
+
+JOINS = """\
+import argparse
+import torch.distributed as dist
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--dist-backend", default="nccl")
+args = parser.parse_args()
+dist.init_process_group(args.dist_backend)
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "size", "expected"),
+    [
+        ("", "Standard_D8s_v5", [("AML621", "error")]),
+        ("--dist-backend nccl", "Standard_D8s_v5", [("AML621", "error")]),
+        ("--dist-backend=nccl", "Standard_D8s_v5", [("AML621", "error")]),
+        ("--dist-backend '${{inputs.backend}}'", "Standard_D8s_v5", [("AML621", "error")]),
+        ("--dist-backend gloo", "Standard_D8s_v5", []),
+        ("$MORE", "Standard_D8s_v5", []),
+        ("--dist-backend nccl", "Standard_ND96asr_v4", []),
+    ],
+)
+def test_nccl_needs_machines_with_gpus_however_it_is_asked_for(
+    tmp_path: Path, arguments: str, size: str, expected: list[tuple[str, str]]
+) -> None:
+    count = 8 if size.startswith("Standard_ND") else 2
+    job = f"type: command\ncode: ./src\nenvironment: azureml:torch:3\ncommand: python train.py {arguments}\n"
+    job += f"resources: {{instance_type: {size}, shm_size: 16g}}\ninputs: {{backend: nccl}}\n"
+    job += f"distribution: {{type: pytorch, process_count_per_instance: {count}}}\n"
+    found = rules(tmp_path, {"job.yml": job, "src/train.py": JOINS})
+    assert [each for each in found if each[0] != "AML211"] == expected
+
+
 def test_the_folder_of_azure_ml_is_read_in_spite_of_its_dot(tmp_path: Path) -> None:
     job = tmp_path / ".azureml" / "job.yml"
     job.parent.mkdir()

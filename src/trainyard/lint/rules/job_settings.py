@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 
-from trainyard.lint.checks import LintContext, LintedFile, check
+from trainyard.lint.checks import LintContext, LintedFile, check, number_of
+from trainyard.lint.placements import Placement
 from trainyard.settings.suggestions import did_you_mean
 from trainyard.spec.diagnostic import Diagnostic, Related, Severity
 from trainyard.spec.documents import Node, shorten
@@ -13,6 +14,7 @@ from trainyard.spec.expressions import bindings_of_value, job_bound_to
 from trainyard.spec.model import Job, Pipeline
 from trainyard.spec.parsed import ParsedPipeline
 from trainyard.spec.rule import Rule
+from trainyard.spec.rules import OUT_OF_BOUNDS
 
 _KEYS = ("on_init", "on_finalize")
 
@@ -117,6 +119,21 @@ def _service(name: str, kind: Node, service: Node) -> Iterator[Diagnostic]:
         key, what, hint = _NEEDED[written]
         message = f"'{name}' has no '{key}', which says {what}"
         yield JOB_SERVICE.at(kind.span, message, f"Write `{hint}`.")
+
+
+# The start of Python, torch and NCCL on every machine takes about as long.
+_SHORT_SECONDS = 60
+
+
+@check("placement")
+def _ends_at_once(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
+    """A distributed training that is cancelled before it has begun, most often by minutes taken for seconds."""
+    limit = placement.node.find("limits", "timeout") if placement.distribution is not None else None
+    seconds = number_of(limit)
+    if limit is not None and seconds is not None and 0 < seconds < _SHORT_SECONDS:
+        message = f"Azure ML cancels this training after {limit.text} seconds"
+        hint = f"It is in seconds: {limit.text} minutes are {60 * seconds:g}."
+        yield OUT_OF_BOUNDS.at(limit.span, message, hint, severity="warning")
 
 
 # azure/ai/ml/constants/_common.py: AZUREML_PRIVATE_FEATURES_ENV_VAR

@@ -5,16 +5,20 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 from trainyard.lint.checks import LintContext, check, known_words
 from trainyard.lint.placements import Placement
 from trainyard.lint.rules.vm_sizes import machine_related
 from trainyard.lint.script_calls import calls_with_flags, declared
+from trainyard.lint.scripts.data_reads import argument_holders
+from trainyard.lint.scripts.flags import ScriptFlags
 from trainyard.lint.scripts.syntax import Syntax, constant, dotted, keyword, line_of, parse, walk
 from trainyard.settings.suggestions import only_close, slips
 from trainyard.spec.diagnostic import Diagnostic
 from trainyard.spec.distributions import Mpi, PyTorch
+from trainyard.spec.expressions import name_bound
 from trainyard.spec.parsed import ParsedCommand
 from trainyard.spec.rule import Rule
 from trainyard.spec.shell_lexer import Word, simple_commands
@@ -61,7 +65,8 @@ def _process_group(placement: Placement, context: LintContext) -> Iterator[Diagn
         conditional = _conditional(syntax) if joins else set()
         for call in joins:
             if id(call) not in conditional:
-                yield from _joined(call, called, file, placement)
+                backend = _backend(call, called, syntax, context.flags_of(file, called.root), placement)
+                yield from _joined(call, backend, called, file, placement)
         yield from _own_address(syntax, called, file, placement)
 
 
@@ -89,8 +94,27 @@ def _is_main_guard(node: ast.If) -> bool:
     return any(isinstance(name, ast.Name) and name.id == "__name__" for name in ast.walk(node.test))
 
 
-def _joined(call: ast.Call, called: CalledScript, file: Path, placement: Placement) -> Iterator[Diagnostic]:
-    backend = constant(keyword(call, "backend") or (call.args[0] if call.args else None))
+def _backend(
+    call: ast.Call, called: CalledScript, syntax: Syntax, flags: ScriptFlags | None, placement: Placement
+) -> object:
+    """The backend by which a script joins its processes: a literal, or what the command passes for it."""
+    written = keyword(call, "backend") or (call.args[0] if call.args else None)
+    if not isinstance(written, ast.Attribute) or flags is None:
+        return constant(written)
+    flag = flags.flags.get(f"--{written.attr}") or flags.flags.get(f"--{written.attr.replace('_', '-')}")
+    if flag is None or dotted(written.value, syntax.imported) not in argument_holders(syntax):
+        return None
+    words = [part for word in called.call.arguments for part in (word.text.split("=", 1) if word.is_plain else ["$"])]
+    given = next((value for name, value in pairwise(words) if name in flag.names), None)
+    if given is None:
+        return flag.default if "$" not in words else None
+    value = placement.input(name_bound(given, "inputs") or "") if "$" in given else None
+    return value.text if value is not None else given
+
+
+def _joined(
+    call: ast.Call, backend: object, called: CalledScript, file: Path, placement: Placement
+) -> Iterator[Diagnostic]:
     here = line_of(file, call, "the processes are joined here")
     sku = placement.sku
     if isinstance(backend, str) and backend.lower() not in _BACKENDS:

@@ -120,7 +120,9 @@ def _argparse_flag(call: ast.Call, syntax: Syntax, file: Path) -> Flag | None:
         takes_value = True
     number = NUMBERS.get(kind.id) if isinstance(kind, ast.Name) and takes_value else None
     is_truth = isinstance(kind, ast.Name) and kind.id == "bool" and takes_value is True
-    return Flag(flags, call.lineno, file, required, choices, takes_value, number, is_truth=is_truth)
+    value = constant(keyword(call, "default"))
+    default = value if isinstance(value, str) else None
+    return Flag(flags, call.lineno, file, required, choices, takes_value, number, default, is_truth)
 
 
 def _parser_leaves_the_file(syntax: Syntax) -> bool:
