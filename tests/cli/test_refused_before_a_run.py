@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import venv
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -147,3 +148,53 @@ def test_a_default_is_named_as_such_and_not_by_the_macro_that_writes_it(
     assert f"--skip-undecodable is {setting}, false by default" in outcome.stdout
     assert f"--set {setting}=VALUE" in outcome.stdout
     assert "templates/" not in outcome.stdout
+
+
+# What a whole pipeline needs of this machine, and of earlier runs -----------------------------------------------------
+
+
+@pytest.fixture
+def bare_python(tmp_path: Path) -> Path:
+    """A Python without any package, as after `pip install` of no extra."""
+    venv.create(tmp_path / "bare", with_pip=False)
+    return tmp_path / "bare" / "bin" / "python"
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "words"),
+    [
+        ("ddp", ("lacks numpy, pillow, torch", "train_ddp, evaluate", 'pip install "trainyard-azureml[train]"')),
+        ("horovod", ("lacks horovod, which train_horovod needs; build it with `make setup-horovod`",)),
+        ("lightning", ('lacks lightning, which train_lightning needs; pip install "trainyard-azureml[lightning]"',)),
+        (
+            "tensorflow",
+            ('lacks tensorflow, which train_tensorflow needs; pip install "trainyard-azureml[tensorflow]"',),
+        ),
+    ],
+)
+def test_packages_of_a_whole_pipeline_are_looked_for_first(
+    trainyard: Run, tmp_path: Path, bare_python: Path, pipeline: str, words: tuple[str, ...]
+) -> None:
+    run = ("run", f"pipelines/{pipeline}.yaml", "--profile", "local", "--run-dir", str(tmp_path / "run"))
+
+    outcome = trainyard(*run, "--python", str(bare_python))
+
+    assert outcome.exit_code == 1
+    for word in words:
+        assert word in outcome.stderr
+    assert not (tmp_path / "run").exists(), "nothing has started"
+
+
+def test_data_that_another_pipeline_writes_is_named_with_the_run_that_does(
+    trainyard: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("profiles", "settings", "templates", "src"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.chdir(tmp_path)
+
+    outcome = trainyard("run", "pipelines/finetune.yaml", "--profile", "local")
+
+    assert outcome.exit_code == 1
+    first = "trainyard run pipelines/fsdp.yaml --profile local --name base"
+    assert f"run what writes it first: {first}" in outcome.stderr
+    assert f"| `{first}` |" in (ROOT / "README.md").read_text(), "README says so, too"

@@ -28,6 +28,8 @@ _REMOTE = re.compile(r"^(azureml:|/subscriptions/|[a-z][a-z0-9+.-]*://)", re.IGN
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _DATASTORE_PATH = re.compile(r"azureml://(?:subscriptions/.+/)?datastores/([^/]+)/paths/(.*)", re.IGNORECASE)
 _BLOB = re.compile(r"wasbs?://([^@/]+)@([^/]+)/(.+)", re.IGNORECASE)
+_OUTPUT_OF_RUN = re.compile(r"/\.trainyard/runs/([^/]+)/jobs/([^/]+)/outputs/")
+_RENDERED_ASIDE = re.compile(r"/\.trainyard/rendered/([^/]+)/(.+)")
 # What a port's data must be on disk; any other kind may be either.
 _Kind = tuple[str, Callable[[Path], bool]]
 _KINDS: dict[str, _Kind] = {
@@ -164,8 +166,25 @@ def on_this_machine(data: LocalPath, port_type: str, named: str, kept: KeptData)
             raise error_at(
                 data.span, f"{named}: {problem}", f"{hint}{folder}`, then --set {data.settable}.path={folder}"
             )
-        raise error_at(data.span, f"{named}: {problem}", f"correct the path, or give other data in its place: {set_it}")
+        raise error_at(
+            data.span, f"{named}: {problem}", f"{_how_to_get(data)}, or give other data in its place: {set_it}"
+        )
     return data
+
+
+def _how_to_get(data: LocalPath) -> str:
+    """What makes data that is missing: the run whose output it is, of a pipeline beside the one that reads it."""
+    found = _OUTPUT_OF_RUN.search(data.path.as_posix())
+    if found is None:
+        return "correct the path"
+    run, job = found.groups()
+    beside = sorted(data.span.file.resolve().parent.glob("*.yaml"), key=lambda file: len(file.name))
+    file = next((file for file in beside if f"\n  {job}:\n" in file.read_text(encoding="utf-8")), None)
+    if file is None:
+        return f"run the pipeline of the job {job} first, with --name {run}"
+    rendered = _RENDERED_ASIDE.search(file.as_posix())
+    which = f"{rendered[2]} --profile {rendered[1]}" if rendered is not None else os.path.relpath(file)
+    return f"run what writes it first: trainyard run {which} --name {run}"
 
 
 def _is_of(path: Path, *types: str) -> bool:

@@ -159,11 +159,15 @@ def local_python_digest(python: Path = Path(sys.executable)) -> str:
 
 def local_packages(python: Path) -> list[str]:
     """Return the folders of the metadata of a Python's packages, such as `numpy-2.4.0.dist-info`, sorted."""
-    _, path = _version_and_path(python)
-    folders = {Path(entry) for entry in path if entry.endswith(("site-packages", "dist-packages"))}
+    folders = {Path(entry) for entry in python_paths(python) if entry.endswith(("site-packages", "dist-packages"))}
     return sorted(
         name for folder in folders if folder.is_dir() for name in os.listdir(folder) if name.endswith("-info")
     )
+
+
+def python_paths(python: Path) -> list[str]:
+    """Return the folders that a Python imports from."""
+    return _version_and_path(python)[1]
 
 
 def python_version(python: Path) -> str:

@@ -30,6 +30,7 @@ from trainyard.rehearse.run_store import create_run_folder, list_runs, new_recor
 from trainyard.rehearse.scheduler import Scheduler
 from trainyard.rehearse.search_space import trial_component, trials
 from trainyard.rehearse.selection import ReusedResult, Selection, find_reused, select
+from trainyard.rehearse.step_packages import require_packages_of_steps
 from trainyard.rehearse.tracking_store import RunIdentity, TrackingStore
 from trainyard.settings.run_record import RunRecord
 from trainyard.spec.diagnostic import Diagnostic, SpecError
@@ -144,6 +145,8 @@ def _check(
     refused = [error for job in checked.jobs_to_run for error in _refused_by_program(job, suspects)]
     if refused:
         raise SpecError(refused)
+    if options.environments == "current":
+        require_packages_of_steps(checked.jobs_to_run, options.python)
     jobs_folder = folder_for_jobs(run_folder.resolve()) / "jobs"
     for job in checked.jobs_to_run:
         _refuse_without_programs(job, options)
@@ -181,11 +184,19 @@ def _refuse_without_programs(job: LocalJob, options: RunOptions) -> None:
     if job.distribution is not None and options.environments != "docker":
         local_distribution(job.distribution).check(job.name, job.distribution, options.python)
     path = job_path(options.python, os.environ.get("PATH"))
-    if isinstance(job.component.task, Spark) and shutil.which("spark-submit", path=path) is None:
+    if not isinstance(job.component.task, Spark):
+        return
+    if shutil.which("spark-submit", path=path) is None:
         raise error_at(
             job.use.job.key_span,
             f"job {job.name!r}: a Spark job needs spark-submit, which {options.python} does not have",
-            "install pyspark for it, and Java, or name another with --python PATH",
+            "install pyspark for it (here `make setup-spark`), and Java, or name another with --python PATH",
+        )
+    if shutil.which("java", path=path) is None and "JAVA_HOME" not in os.environ:
+        raise error_at(
+            job.use.job.key_span,
+            f"job {job.name!r}: a Spark job needs Java, and there is no java on the PATH, nor JAVA_HOME",
+            "install it, on Debian and Ubuntu with `apt-get install default-jre-headless`",
         )
 
 

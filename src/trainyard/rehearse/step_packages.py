@@ -1,0 +1,63 @@
+"""What this project's own steps import, looked for in the Python here before a run starts."""
+
+from __future__ import annotations
+
+import importlib.machinery
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from trainyard.rehearse.errors import RunError
+from trainyard.rehearse.local_jobs import LocalJob
+from trainyard.rehearse.reuse import local_packages, python_paths
+from trainyard.spec.shell_words import step_call
+
+_OF_TRAININGS = ("torch", "numpy", "transformers", "safetensors")
+_TRAIN, _SPARK, _TENSORFLOW, _LIGHTNING = (
+    f'pip install "trainyard-azureml[{extra}]"' for extra in ("train", "spark", "tensorflow", "lightning")
+)
+_HOROVOD = "build it with `make setup-horovod`, or with environments/trainyard-horovod/build_horovod.sh"
+_HOW_TO_INSTALL = {"pyspark": _SPARK, "tensorflow": _TENSORFLOW, "lightning": _LIGHTNING, "horovod": _HOROVOD}
+"""Of packages that are not among those of `[train]`."""
+_NEEDED: dict[str, tuple[str, ...]] = {
+    "prepare_images": ("numpy", "PIL"),
+    "prepare_text": ("numpy", "tokenizers"),
+    "prepare_text_spark": ("pyspark", "numpy", "tokenizers"),
+    "train_tensorflow": ("numpy", "tensorflow"),
+    "train_deepspeed": (*_OF_TRAININGS, "deepspeed"),
+    "train_lightning": (*_OF_TRAININGS, "lightning"),
+    "train_horovod": (*_OF_TRAININGS, "horovod"),
+    "check_cluster": ("torch", "numpy"),
+    "compare_configs": (),
+}
+"""What steps import in every case; all others import what trainings do."""
+
+
+def require_packages_of_steps(jobs: Iterable[LocalJob], python: Path) -> None:
+    """Raise `RunError`, with a line for each way to install them, for packages that steps need and a Python lacks."""
+    users: dict[str, list[str]] = {}
+    for job in jobs:
+        call = step_call(str(job.component.command.data))
+        for package in _NEEDED.get(call.step, _OF_TRAININGS) if call is not None else ():
+            users.setdefault(package, []).append(job.name)
+    missing: dict[str, list[str]] = {}
+    for package in users:
+        if not _has(python, package):
+            missing.setdefault(_HOW_TO_INSTALL.get(package, _TRAIN), []).append(package)
+    if missing:
+        raise RunError("\n".join(_lacks(python, packages, how, users) for how, packages in missing.items()))
+
+
+def _lacks(python: Path, packages: list[str], how: str, users: dict[str, list[str]]) -> str:
+    named = ", ".join("pillow" if package == "PIL" else package for package in packages)
+    jobs = ", ".join(dict.fromkeys(job for package in packages for job in users[package]))
+    return f"{python} lacks {named}, which {jobs} {'need' if ',' in jobs else 'needs'}; {how}"
+
+
+def _has(python: Path, package: str) -> bool:
+    """Whether a Python has a package: as a folder or file of its path, or by the metadata of one that is editable."""
+    if python == Path(sys.executable) and package in sys.modules:
+        return True
+    if importlib.machinery.PathFinder.find_spec(package, python_paths(python)) is not None:
+        return True
+    return any(name.lower().startswith(f"{package.lower()}-") for name in local_packages(python))
