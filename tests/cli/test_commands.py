@@ -170,6 +170,32 @@ def test_a_mistake_in_a_rendered_file_names_the_template_line(trainyard: Run, tm
     assert "templates/components/_step.j2:" in outcome.stderr
 
 
+def test_plan_and_lint_take_a_profile(trainyard: Run) -> None:
+    """The file is rendered aside: it stays as it is, and the cluster is the one that the profile describes."""
+    before = Path("pipelines/fsdp.yaml").read_text(encoding="utf-8")
+    planned = trainyard("plan", "pipelines/fsdp.yaml", "--profile", "nd96", "--format", "json")
+    assert planned.exit_code == 0, planned.stderr
+    assert json.loads(planned.stdout)["jobs"]["train_fsdp"]["sku"] == "Standard_ND96asr_v4"
+    assert trainyard("lint", "pipelines/fsdp.yaml", "--profile", "nd96").exit_code == 0
+    assert Path("pipelines/fsdp.yaml").read_text(encoding="utf-8") == before
+    for arguments in (("lint", "--profile", "nd96"), ("plan", "pipelines/fsdp.yaml", "--profile", "nosuch")):
+        assert trainyard(*arguments).exit_code == 2
+
+
+def test_plan_takes_the_size_of_a_cluster_that_nobody_knows(
+    trainyard: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    job = "type: command\ncommand: echo\nenvironment: azureml:python:1\ncompute: azureml:gpus\n"
+    Path("job.yml").write_text(job, encoding="utf-8")
+    advice = 'give its size as --sku, or in .trainyard.toml: [lint.computes] gpus = "Standard_…"'
+    assert advice in trainyard("plan", "job.yml").stdout
+    assert "1 × Standard_NC24ads_A100_v4" in trainyard("plan", "job.yml", "--sku", "NC24ads_A100_v4").stdout
+    assert trainyard("plan", "job.yml", "--sku", "NC24ads_A100_v9").exit_code == 2
+    Path(".trainyard.toml").write_text('[lint.computes]\ngpus = "Standard_ND96asr_v4"\n', encoding="utf-8")
+    assert "1 × Standard_ND96asr_v4" in trainyard("plan", "job.yml", "--sku", "NC24ads_A100_v4").stdout
+
+
 def test_plan_knows_the_machines_of_the_committed_pipeline(trainyard: Run) -> None:
     outcome = trainyard("plan", "pipelines/ddp.yaml", "--format", "json")
     assert outcome.exit_code == 0

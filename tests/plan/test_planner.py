@@ -264,7 +264,8 @@ def test_nothing_is_guessed_of_an_unknown_cluster(pipeline_of) -> None:
 
     for job in planned.jobs:
         assert (job.sku, job.gpu_memory_gb, job.gpus_used_per_node, job.on_demand, job.spot) == (None,) * 5
-        assert job.findings == ("unknown machine of the cluster 'gpus': no figures for GPUs and prices",)
+        [finding] = job.findings
+        assert finding.startswith("unknown machine of the cluster 'gpus': no figures for GPUs and prices; ")
     assert planned.totals.on_demand_usd_per_hour is None
     assert planned.totals.nodes_at_once == {"gpus": 2}
 

@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from trainyard.cli.parameters import OneOf, PathOf
+from trainyard.cli.rendered_aside import rendered_aside
 from trainyard.errors import UsageError
 from trainyard.lint import linter
 from trainyard.lint.config import FAIL_ON, LintSettings, beginnings_of_ids
@@ -48,20 +49,27 @@ _FORMATS = ("text", "json", "sarif", "github")
 @click.option("--baseline", type=PathOf("file"), help="Known findings, not reported again.")
 @click.option("--write-baseline", is_flag=True, help="Write the current findings to the baseline.")
 @click.option("--stdin-filename", type=PathOf("file"), help="The file that standard input (`-`) stands for.")
+@click.option("--profile", metavar="NAME", help="Check PATH as rendered for this profile; PATH itself stays as it is.")
 @click.option("--root", type=PathOf("folder"), help="Read nothing outside of it.  [default: the repository]")
 @click.option("--no-templates", is_flag=True, help="Render nothing: findings do not name the template's line.")
-def lint(paths: tuple[str, ...], more_paths: tuple[str, ...], **flags: Any) -> None:
+def lint(paths: tuple[str, ...], more_paths: tuple[str, ...], profile: str | None, **flags: Any) -> None:
     """Check Azure ML YAML: every mistake with file, line, column and what to do. Exit 1 when there is an error.
 
     \b
     Examples:
       trainyard lint                          the project's components, pipelines, environments, compute, profiles
       trainyard lint pipelines/ddp.yaml       one pipeline with its components
+      trainyard lint pipelines/ddp.yaml --profile nd96
       trainyard lint --fix                    fix mistyped names and unquoted texts in place
       trainyard lint --format sarif my/folder for code scanning; github and json for others
       trainyard lint - --stdin-filename pipelines/ddp.yaml < changed.yaml
     """
-    if not check([Path(path) for path in (*paths, *more_paths)], **flags):
+    chosen = [Path(path) for path in (*paths, *more_paths)]
+    if profile is not None:
+        if not chosen or flags["fix"] or _STDIN in chosen:
+            raise UsageError("--profile renders files aside and checks them: give PATH, without --fix and -")
+        chosen = [rendered_aside(path, profile, {}) for path in chosen]
+    if not check(chosen, **flags):
         sys.exit(1)
 
 

@@ -10,6 +10,7 @@ import click
 from trainyard.catalogue.gpus import gpu_of
 from trainyard.catalogue.skus import find_sku
 from trainyard.cli.parameters import OneOf, PathOf, chosen_file, file_argument
+from trainyard.cli.rendered_aside import rendered_aside
 from trainyard.cli.working_folder import project, runs_folder
 from trainyard.errors import UsageError
 from trainyard.lint.config import computes_for
@@ -36,6 +37,8 @@ _METRICS_PORT = "metrics"
 @click.option("--format", "output_format", type=OneOf((*_FORMATTERS, "html")), default="text", show_default=True)
 @click.option("--from-run", metavar="PATH", help="A metrics.jsonl of this training on these machines, or its folder.")
 @click.option("--against", metavar="REF", help="A branch, a commit or HEAD~1 of git: show only what changes since.")
+@click.option("--profile", metavar="NAME", help="Plan it as rendered for this profile; FILE itself stays as it is.")
+@click.option("--sku", metavar="NAME", help="The Azure size of clusters that no file here describes.")
 @click.option("--base-model", metavar="NAME|PATH", help="What a base model that Azure ML keeps is: llama-3.2-1b.")
 @click.option("--root", type=PathOf("folder"), help="Read nothing outside of it.  [default: the repository]")
 def plan(
@@ -44,6 +47,8 @@ def plan(
     output_format: str,
     from_run: str | None,
     against: str | None,
+    profile: str | None,
+    sku: str | None,
     base_model: str | None,
     root: Path | None,
 ) -> None:
@@ -60,6 +65,8 @@ def plan(
       trainyard plan -f pipelines/fsdp.yaml --format markdown >> "$GITHUB_STEP_SUMMARY"
       trainyard plan pipelines/fsdp.yaml --format html > plan.html
       trainyard plan pipelines/fsdp.yaml --from-run metrics.jsonl
+      trainyard plan pipelines/fsdp.yaml --profile nd96
+      trainyard plan job.yml --sku Standard_NC24ads_A100_v4
       trainyard plan pipelines/finetune.yaml --base-model llama-3.2-1b
       trainyard plan pipelines/fsdp.yaml --against main
       trainyard plan --against HEAD~1 --format markdown > comment.md
@@ -69,13 +76,18 @@ def plan(
             raise click.UsageError("--against and --from-run exclude each other: a run measured one version only")
         if base_model is not None:
             raise click.UsageError("--against and --base-model exclude each other; leave --base-model out")
+        if profile is not None or sku is not None:
+            raise click.UsageError("--against plans files as they are; leave --profile and --sku out")
         _print_difference(file, file_option, output_format, against)
         return
-    chosen, store = chosen_file(file, file_option), DocumentStore()
+    chosen, store = chosen_file(file, file_option, profile), DocumentStore()
     base = find_model(base_model) if base_model is not None else None
-    limit_reading(root or root_of([chosen]))
-    pipeline = load_job(chosen, store, strict=True, on_azure=True)
-    planned = plan_pipeline(pipeline, Computes(store, computes_for([chosen])), base)
+    path = chosen if profile is None else rendered_aside(chosen, profile, {})
+    limit_reading(root or root_of([path]))
+    pipeline = load_job(path, store, strict=True, on_azure=True)
+    size_of_unknown = find_sku(sku).name if sku is not None else ""
+    computes = Computes(store, computes_for([chosen]), size_of_unknown)
+    planned = plan_pipeline(pipeline, computes, base)
     planned = _with_measured(planned, chosen, Path(from_run) if from_run else None)
     profiles = _on_profiles(planned)
     if output_format == "html":

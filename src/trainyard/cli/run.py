@@ -15,7 +15,7 @@ import click
 
 from trainyard.cli import working_folder
 from trainyard.cli.parameters import AtLeast, OneOf, PathOf, chosen_file, file_argument
-from trainyard.errors import UsageError
+from trainyard.cli.rendered_aside import rendered_aside
 from trainyard.project_findings import errors_before_a_run, with_template_lines
 from trainyard.rehearse.cancellation import exit_code_after
 from trainyard.rehearse.display import Display
@@ -107,7 +107,7 @@ def run(
         **others,
     )
     of_profile = {key: value for key, value in given.items() if key not in options.overrides}
-    path = chosen if profile is None else _rendered(chosen, profile, of_profile)
+    path = chosen if profile is None else rendered_aside(chosen, profile, of_profile)
     store = DocumentStore()
     refused, by_programs, let_pass = errors_before_a_run(path, store)
     if refused or (options.strict and (by_programs or let_pass)):
@@ -125,39 +125,6 @@ def run(
         except SpecError as error:
             raise SpecError(with_template_lines(error.diagnostics)) from None
     sys.exit(_conclude(record.folder, pipeline, chosen, given, profile))
-
-
-def _rendered(file: Path, profile: str, settings: Mapping[str, str]) -> Path:
-    """Render a profile, with settings laid over it, into `.trainyard/rendered/`; return what `file` is there."""
-    from trainyard.render.rendered_files import edited_by_hand, read_rendered
-    from trainyard.render.rendering import render  # which takes 0.1 s to import
-    from trainyard.render.settings import read_settings
-    from trainyard.render.writing import write
-
-    project = working_folder.project()
-    out = project.root / ".trainyard" / "rendered" / profile
-    try:
-        rendering = render(project, profile, read_settings(f"{key}={value}" for key, value in settings.items()), out)
-    except UsageError as error:
-        unknown = next((key for key in settings if "." not in key and f"unknown key '{key}'" in str(error)), None)
-        if unknown is None:
-            raise
-        raise UsageError(f"{error} An input of the pipeline is set by --set inputs.{unknown}=VALUE.") from None
-    write(project, rendering)
-    for line in rendering.profile.adjustments:
-        if line.startswith(f"{file.stem}:"):
-            click.echo(line, err=True)
-    resolved = file.resolve()
-    if not resolved.is_relative_to(project.root):
-        raise UsageError(f"--profile renders the files of {project.root}; {file} is outside it.")
-    rendered = out / resolved.relative_to(project.root)
-    if not rendered.is_file():
-        raise UsageError(f"--profile: {file} is not rendered from a template; run it without --profile.")
-    on_disk = read_rendered(resolved)
-    if on_disk is not None and edited_by_hand(project, project.root, [on_disk], unless_unknown=True):
-        note = f"note: {file} was edited by hand; --profile renders it again without those edits."
-        click.echo(f"{note} Without --profile it runs as it is.", err=True)
-    return short(rendered)
 
 
 class _WatchedDisplay(Display):

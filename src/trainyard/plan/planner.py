@@ -181,7 +181,9 @@ def _findings(
         findings.append(f"batch sizes do not multiply out: {batch}")
     if sku is None:
         where = f"of the cluster '{compute}'" if compute else "(no compute is named)"
-        findings.append(f"unknown machine {where}: no figures for GPUs and prices")
+        declared = f'.trainyard.toml: [lint.computes] {compute} = "Standard_…"'
+        advice = f"; give its size as --sku, or in {declared}" if compute and compute != "serverless" else ""
+        findings.append(f"unknown machine {where}: no figures for GPUs and prices{advice}")
         return findings
     if sku.is_retired:
         instead = ", ".join(other.name for other in closest_current(sku))
