@@ -137,6 +137,7 @@ def local_pipeline(
             job = replace(job, inputs={port: _here(job, port, source, kept) for port, source in job.inputs.items()})
             without_gpus = cap.too_few_gpus(job.processes)
             notes += [f"{name}: {without_gpus}"] if without_gpus is not None else []
+            notes += [f"{name}: {port!r} takes a folder, and gets a file" for port in _files_for_folders(job, jobs)]
         for source in job.inputs.values():
             output = source.output if isinstance(source, WrittenValue) else source
             if isinstance(output, JobOutput):
@@ -144,6 +145,19 @@ def local_pipeline(
         jobs[name] = job
     jobs = {name: replace(job, read_outputs=frozenset(read.get(name, ()))) for name, job in jobs.items()}
     return LocalPipeline(pipeline, _literal_inputs(resolution), jobs, resolution.outputs, tuple(notes))
+
+
+def _files_for_folders(job: LocalJob, earlier: Mapping[str, LocalJob]) -> list[str]:
+    """The job's inputs of type uri_folder whose data is a file: Azure ML does not compare the two types."""
+    found = []
+    for port, source in job.inputs.items():
+        is_local_file = isinstance(source, LocalPath) and source.path.is_file()
+        is_written_file = (
+            isinstance(source, JobOutput) and earlier[source.job].component.outputs[source.port].type == "uri_file"
+        )
+        if job.component.inputs[port].type == "uri_folder" and (is_local_file or is_written_file):
+            found.append(port)
+    return found
 
 
 def _literal_inputs(resolution: Resolution) -> dict[str, ParameterValue]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from trainyard.printing import last_lines, plain_text
 from trainyard.rehearse.attempts import Attempt, AttemptEnd, GivenInput
 from trainyard.rehearse.rank_processes import ProcessesEnded
+from trainyard.settings.files import files_beneath
 
 _ERROR_LINES = 15
 # A shell's exit code for a program that it does not find, and how bash and dash say so.
@@ -79,7 +80,8 @@ def _outcome_of_files(attempt: Attempt, processes: ProcessesEnded, given: Sequen
             return AttemptEnd(
                 processes, f"its output {name} has a link that leads out of the job's folder, {shown}: copy the data"
             )
-    missing = [name for name, path in attempt.output_paths.items() if attempt.is_file(name) and not path.is_file()]
+    # Spark writes a folder of parts under the name that a uri_file has, and Azure ML looks no closer.
+    missing = [name for name, path in attempt.output_paths.items() if attempt.is_file(name) and not _is_there(path)]
     said = f"it exited with 0, but did not write its output {', '.join(missing)}"
     if any(attempt.strict or name in attempt.job.read_outputs for name in missing):
         return AttemptEnd(processes, said)
@@ -88,6 +90,11 @@ def _outcome_of_files(attempt: Attempt, processes: ProcessesEnded, given: Sequen
         named = ", ".join(f"{name} ({file})" for name, file in changed.items())
         return AttemptEnd(processes, f"it wrote to an input, which Azure ML mounts read-only: {named}")
     return AttemptEnd(processes, warnings=(said,) if missing else ())
+
+
+def _is_there(written: Path) -> bool:
+    """Whether a file is there, or a folder that holds something: a store of blobs has no empty folders."""
+    return written.is_file() or next(files_beneath(written), None) is not None
 
 
 def _explain(attempt: Attempt, rank: int, code: int, cause: str | None) -> str:
