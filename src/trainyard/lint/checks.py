@@ -174,8 +174,9 @@ class LintContext:
     def files_of_used_components(self) -> frozenset[Path]:
         """The files of the components that pipelines use, which need no name then: the client registers none."""
         jobs = (job for pipeline in self.parsed.pipelines for job in pipeline.model.jobs.values())
-        named = (job.component for job in jobs if isinstance(job.component, (Component, PipelineComponent)))
-        return frozenset(component.file for component in named)
+        named = [job.component for job in jobs]
+        read = (each if isinstance(each, PipelineComponent) else code_of(each) for each in named)
+        return frozenset(component.file for component in read if component is not None)
 
     @cached_property
     def _trials(self) -> frozenset[Span]:
