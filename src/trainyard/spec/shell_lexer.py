@@ -12,13 +12,13 @@ from typing import NamedTuple
 
 _OPERATORS = re.compile(r"&&|\|\||[;|&\n)]|\((?!\()|[0-9]?>>?(?:&[0-9])?|<<<|<<-?|<")
 _BLANKS = re.compile(r"[ \t\r]+|\\\r?\n")
+_COMMENT = re.compile(r"#[^\n]*")
 _PLAIN = re.compile(r"[^ \t\r\n'\"\\$`;|&<>()\]]+")
 _DELIMITER = re.compile(r"[ \t]*([^\s;|&<>()]+)")
 # The bound keeps a command that consists of openings from being searched to its end for each of them.
 _BINDING = re.compile(r"\$\{\{.{0,500}?\}\}", re.DOTALL)
 _SUBSTITUTION = re.compile(r"\$\(|`|\$[A-Za-z_{](?!\{)")
 _IN_GROUP = re.compile(r"\\|'|\"|`|\$\(|[()]")
-_BEFORE_COMMENTS = " \t\n;&|()"
 # What stands before a command as a word of its own, and is no program.
 _BEFORE_COMMANDS = frozenset({"if", "then", "elif", "else", "while", "until", "do", "{", "!", "time"})
 _SHELLS = frozenset({"bash", "sh", "/bin/bash", "/bin/sh", "zsh"})
@@ -75,11 +75,9 @@ def read_shell(command: str) -> ShellText:
         elif command.startswith("$[[", position) or (is_optional and command.startswith("]]", position)):
             is_optional = command[position] == "$"
             position += 3 if is_optional else 2
-        elif command[position] == "#" and (position == 0 or command[position - 1] in _BEFORE_COMMENTS):
-            line_end = command.find("\n", position)
-            end = len(command) if line_end < 0 else line_end
-            text.comments.append((position, end))
-            position = end
+        elif comment := _COMMENT.match(command, position):
+            text.comments.append(comment.span())
+            position = comment.end()
         elif operator := _OPERATORS.match(command, position):
             position = operator.end()
             sign = operator[0].lstrip("0123456789")
@@ -157,7 +155,7 @@ def _word(command: str, start: int, is_optional: bool) -> Word:
         elif character == "\\" and position + 1 < len(command) and command[position + 1] != "\n":
             parts.append(command[position + 1])
             position += 2
-        elif character == "`" or command.startswith(("$(", "(("), position) or (character == "(" and _is_list(parts)):
+        elif character == "`" or command.startswith(("$(", "(("), position) or command.startswith("=(", position - 1):
             inside = position + (2 if character == "$" else 1)
             end = _end_of_group(command, inside, "`" if character == "`" else ")") + 1
             parts.append(command[position:end])
@@ -168,11 +166,6 @@ def _word(command: str, start: int, is_optional: bool) -> Word:
             parts.append(character)
             position += 1
     return Word("".join(parts), start, max(min(position, len(command)), start + 1), is_optional, is_quoted)
-
-
-def _is_list(parts: list[str]) -> bool:
-    """Whether a parenthesis that follows these parts of a word begins the values of an array."""
-    return bool(parts) and parts[-1].endswith("=")
 
 
 def _closing_quote(command: str, opening: int) -> int:

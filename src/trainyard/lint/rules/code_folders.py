@@ -30,8 +30,6 @@ _FILE_OPTIONS = {
     "conda": ("-f", "--file"),
     "mamba": ("-f", "--file"),
 }
-# What folders of Python have alike, without a content that would be missed.
-_EMPTY = frozenset({"__init__.py", "__pycache__"})
 
 
 FILE_NOT_IN_CODE = Rule("AML418", "file-not-in-code", "error").explained(
@@ -136,7 +134,7 @@ def _includes_clash(command: ParsedCommand, context: LintContext) -> Iterator[Di
         if code is not None and os.path.exists(code / path.name) and not os.path.islink(code / path.name):
             message = f"the code folder has a '{path.name}' already: Azure ML's client refuses the component"
             yield NAME_CLASH.at(item.span, message, "Rename or remove one of them.")
-        elif earlier is not item and (os.path.isfile(path) or set(names_in(path)) & set(names_in(other)) - _EMPTY):
+        elif earlier is not item and (path.is_file() or {*names_in(path)} & {*names_in(other)} - {"__init__.py"}):
             message = f"files of this '{path.name}' overwrite those that have the same names in the other"
             related = [Related(earlier.span, "the other is included here")]
             yield NAME_CLASH.at(item.span, message, "Rename or remove one of them.", related, severity="warning")

@@ -41,8 +41,6 @@ parser.add_argument("--optimizer", choices=["adam", "sgd"], default="adam")
 print(parser.parse_args())
 """
 _NUMBERS = {None: "a text", "int": "a whole number", "float": "a number"}
-_VARIABLE_NAME = re.compile(r"[A-Za-z_]\w*")
-_NUMBER = re.compile(r"[0-9.]+")
 _REDIRECTION = re.compile("[<>]")
 _UNCLOSED = re.compile(r"\$\{\{(?![^{}]*\}\})|\$\{\{[^{}]*\$\{\{")
 _DASHES = ("–", "—")
@@ -357,8 +355,8 @@ def _blank_in_assignment(command: ParsedCommand, words: Sequence[Word]) -> Itera
     """`EPOCHS = 3`, `EPOCHS= 3`, `EPOCHS =3` and `export EPOCHS = 3`, of which the shell sets no variable to 3."""
     name, *others = words[words[0].text == "export" :] or words
     value = others[0].text if others else ""
-    is_set_to_nothing = name is words[0] and name.text.endswith("=") and _NUMBER.fullmatch(value) is not None
-    if _VARIABLE_NAME.fullmatch(name.text.removesuffix("=")) and (value.startswith("=") or is_set_to_nothing):
+    is_set_to_nothing = name is words[0] and name.text.endswith("=") and value.replace(".", "").isdecimal()
+    if name.text.removesuffix("=").isidentifier() and (value.startswith("=") or is_set_to_nothing):
         taken = value if is_set_to_nothing else name.text
         message = f"the shell takes '{taken}' for a program: a variable is set without blanks around the ="
         if name is not words[0]:

@@ -69,7 +69,7 @@ def _unquoted_text(command: ParsedCommand, context: LintContext) -> Iterator[Dia
             continue
         message = f"'{port.name}' is a string and not quoted: a space in it splits it into two words"
         related = [Related(port.key_span, f"'{port.name}' is declared here")]
-        keeps_blanks = _is_printed(command.text, binding)
+        keeps_blanks = _is_printed(command.text, binding.start)
         split = next(
             (value for value in _known_values(command, port, context) if not _is_kept(value.text, keeps_blanks)), None
         )
@@ -132,12 +132,9 @@ def _known_values(command: ParsedCommand, port: Port, context: LintContext) -> I
             yield given.default if given is not None and given.default is not None else value
 
 
-def _is_printed(command: str, binding: Binding) -> bool:
-    """Whether a binding is an argument of echo, which prints two words as it prints one with a blank."""
-    return any(
-        words[0].text == "echo" and any(word.start <= binding.start < word.end for word in words[1:])
-        for words in simple_commands(command)
-    )
+def _is_printed(text: str, position: int) -> bool:
+    """Whether a place of a command is in an argument of echo, which prints any letter, and two words as one."""
+    return any(words[0].text == "echo" and words[0].end < position < words[-1].end for words in simple_commands(text))
 
 
 def _is_kept(text: str, keeps_blanks: bool) -> bool:
@@ -436,7 +433,7 @@ def _shell_syntax(command: ParsedCommand, context: LintContext) -> Iterator[Diag
         message = f"there is no command on one side of this {operator[at]}"
         yield SHELL_SYNTAX.at(command.span(*operator.span(at)), message, "Remove it.")
     strange = _WORD_PROCESSOR.search(bare)
-    if strange is not None and not _is_in_printed_word(command.text, strange.start()):
+    if strange is not None and not _is_printed(command.text, strange.start()):
         what = _NAMES.get(strange[0], f"the typographic quote {strange[0]}")
         message = f"{what} is a letter to the shell, and becomes part of the word"
         hint = "Write a blank." if strange[0] in _NAMES else "Write a straight quote."
@@ -454,8 +451,8 @@ def _unclosed_parts(command: ParsedCommand, shell: ShellText) -> Iterator[Diagno
         delimiter = opened.text.strip("\\'\"")
         message = f"no line consists of '{delimiter}' alone: all below is a part of this text"
         is_named_again = re.search(rf"(?<!\S){re.escape(delimiter)}\s+\S", command.text[opened.end :]) is not None
-        severity: Severity = "error" if is_named_again else "warning"
         hint = "Write the command as a block `|`, with it at the beginning of a line."
+        severity: Severity = "error" if is_named_again else "warning"
         yield SHELL_SYNTAX.at(command.span(opened.start, opened.end), message, hint, severity=severity)
 
 
@@ -486,11 +483,6 @@ def _without_comments(text: str, shell: ShellText) -> str:
     for start, end in (*shell.comments, *shell.documents):
         text = text[:start] + " " * (end - start) + text[end:]
     return text
-
-
-def _is_in_printed_word(text: str, position: int) -> bool:
-    """Whether a place of a command is in a word that echo prints, which may have any letters."""
-    return any(words[0].text == "echo" and words[0].end < position < words[-1].end for words in simple_commands(text))
 
 
 def _without_quoted(text: str) -> tuple[str, int | None]:
