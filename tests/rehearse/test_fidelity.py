@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import socket
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -235,3 +237,21 @@ def test_a_file_may_be_given_for_a_folder(project: Project, of: str) -> None:
     linted = project.trainyard("lint", "job.yaml", "--format", "json")
     found = [each for each in json.loads(linted.stdout) if each["rule"] == "AML307"]
     assert [each["severity"] for each in found] == ["info"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have 127.0.0.1 alone")
+def test_each_node_has_a_host_of_its_own_in_the_list(project: Project) -> None:
+    # A hostfile made of the list, as azureml-examples' start-deepspeed.sh makes it, names each node once.
+    job = {"command": "echo $AZ_BATCH_HOST_LIST $AZ_BATCHAI_JOB_MASTER_NODE_IP", "resources": {"instance_count": 3}}
+
+    run = project.run(job)
+
+    assert run.exit_code == 0, run.stderr
+    assert len({project.log_of("job", node) for node in range(3)}) == 1
+    listed, first = project.log_of("job").split()
+    hosts = listed.split(",")
+    assert len(set(hosts)) == 3
+    assert hosts[0] == first
+    with socket.create_server(("0.0.0.0", 0)) as server:
+        for host in hosts:
+            socket.create_connection((host, server.getsockname()[1]), timeout=5).close()

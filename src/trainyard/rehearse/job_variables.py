@@ -7,8 +7,10 @@ and nothing of the shell, Python environment, cluster or training that the runne
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 When = Literal["every job", "several nodes", "one node", "GPUs divided", "preemption rehearsed", "without GPUs"]
 
 NODE_ADDRESS = "127.0.0.1"
-"""Every node of a job is this machine."""
+"""Every node of a job is this machine; the nodes meet at the first one's address."""
 _NO_SUBSCRIPTION = "00000000-0000-0000-0000-000000000000"
 
 
@@ -74,7 +76,7 @@ VARIABLES: tuple[Variable, ...] = (
     ),
     Variable(
         "AZ_BATCH_HOST_LIST",
-        lambda attempt, rank: ",".join([NODE_ADDRESS] * attempt.job.counts.nodes),
+        lambda attempt, rank: ",".join(map(_address_of, range(attempt.job.counts.nodes))),
         _OF_CLUSTERS,
         "several nodes",
     ),
@@ -100,6 +102,13 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("SCHEDULED_EVENTS_URL", lambda attempt, rank: attempt.events_url, LOCAL, "preemption rehearsed"),
 )
 """Those of every distribution; the others are in `local_distributions.py`."""
+
+
+def _address_of(node: int) -> str:
+    """Return an address of this machine that no other node has: all of 127.0.0.0/8 are its own, on Linux (ip(7))."""
+    if sys.platform != "linux":
+        return NODE_ADDRESS
+    return str(ipaddress.IPv4Address(NODE_ADDRESS) + node)
 
 
 def _process_name(attempt: Attempt, rank: int) -> str:
