@@ -5,6 +5,7 @@ Torch's kernel runs on GPUs only. Here one of the same interface computes docume
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -195,12 +196,22 @@ def test_other_models_keep_masks(model_type: str, settings: dict[str, Any], why:
 
 @pytest.fixture(scope="module")
 def chats(text: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Packed conversations, and the model whose tokens they have."""
+    """Conversations in rows of 64, and the model whose tokens they have."""
     folder = tmp_path_factory.mktemp("chats")
     base = make_llama(folder / "base", text)
-    flags = ("--base-model", base, "--prepared", folder / "packed", "--sequence-length", 64)
+    return packed_in_rows_of(64, folder, base), base
+
+
+@pytest.fixture(scope="module")
+def long_rows(chats: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same conversations in rows that hold several, and padding."""
+    return packed_in_rows_of(256, tmp_path_factory.mktemp("long"), chats[1])
+
+
+def packed_in_rows_of(length: int, folder: Path, base: Path) -> Path:
+    flags = ("--base-model", base, "--prepared", folder / "packed", "--sequence-length", length)
     assert prepare_chat.main([str(flag) for flag in flags]) == 0
-    return folder / "packed", base
+    return folder / "packed"
 
 
 def test_a_task_prepares_where_documents_begin_and_has_the_same_loss(
@@ -224,6 +235,39 @@ def test_a_task_prepares_where_documents_begin_and_has_the_same_loss(
     monkeypatch.undo()
     packed_attention._problem_of_kernel.cache_clear()
     assert by_kernel == pytest.approx(task.loss(model, batch).item(), rel=1e-6)
+
+
+def training_arrays(dataset: Path) -> dict[str, Any]:
+    manifest = read_manifest(dataset)
+    samples = torch.arange(manifest.splits["train"].samples).numpy()
+    return dict(SplitReader(dataset, manifest, "train").gather(samples))
+
+
+def test_padding_is_no_token_and_documents_do_not_see_each_other(long_rows: Path) -> None:
+    arrays = training_arrays(long_rows)
+    rows = arrays["documents"]
+    lengths = [(row == number).sum() for row in rows for number in range(1, row.max() + 1)]
+
+    counts = LanguageModeling(read_manifest(long_rows), LanguageModelingSettings()).token_counts(
+        {name: torch.from_numpy(values) for name, values in arrays.items()}
+    )
+
+    assert len(lengths) > len(rows)
+    assert counts.tokens == sum(lengths) < rows.size
+    assert counts.attended == sum(length**2 for length in lengths)
+    assert counts.predicted == arrays["answers"][:, 1:].sum()
+
+
+def test_measures_of_a_training_count_no_padding(long_rows: Path, tmp_path: Path) -> None:
+    small = ("--model-type", "llama", "--model-overrides", '{"hidden_size": 32, "num_hidden_layers": 1}')
+    flags = ("--epochs", 1, "--global-batch-size", 2, "--micro-batch-size", 1, "--log-every-steps", 10**6)
+    arguments = training_arguments(long_rows, tmp_path, "language_modeling", *small, *flags)
+    assert train_ddp.main([str(argument) for argument in arguments]) == 0
+    (*_, line) = map(json.loads, (tmp_path / "metrics" / "metrics.jsonl").read_text().splitlines())
+    arrays = training_arrays(long_rows)
+    assert line["padding_share"] == pytest.approx((arrays["documents"] == 0).mean())
+    answers = arrays["answers"][:, 1:].sum() / (arrays["documents"] > 0).sum()
+    assert line["supervised_tokens_per_second"] == pytest.approx(answers * line["tokens_per_second"])
 
 
 def test_a_training_says_how_conversations_are_kept_apart_and_saves_an_ordinary_model(

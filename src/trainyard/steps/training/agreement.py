@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from trainyard.steps.runtime.world import World
-from trainyard.steps.training.samples.plan import AgreedStep, Step, StepTimes
+from trainyard.steps.training.samples.plan import NO_TOKENS, AgreedStep, Step, StepTimes, TokenCounts
 
 _LONG_OWN_SECONDS = 0.5
 """Above this, reading a step's agreement at once costs less than a thousandth of it, and stops take effect sooner."""
@@ -67,6 +67,8 @@ class TakenStep:
     gradient_norm: torch.Tensor
     """The same on every rank."""
     marks: StepMarks
+    counts: TokenCounts = NO_TOKENS
+    """Of this rank's samples."""
 
 
 class Agreement:
@@ -101,7 +103,8 @@ class Agreement:
         own = [0.0] * self._world.size
         own[self._world.rank] = self._own_seconds
         is_cuda = self._world.device.type == "cuda"
-        from_host = torch.tensor([stop, *own], dtype=torch.float64, pin_memory=is_cuda)
+        counts = [number for taken in steps for number in taken.counts]
+        from_host = torch.tensor([stop, *own, *counts], dtype=torch.float64, pin_memory=is_cuda)
         losses = torch.stack([taken.loss_sum for taken in steps])
         # The norm is the same everywhere: one rank contributes it, the others add zero.
         norms = torch.stack([taken.gradient_norm for taken in steps]).to(torch.float64)
@@ -114,9 +117,11 @@ class Agreement:
         for steps, reduction in started:
             stopping_ranks, *numbers = reduction.read()
             own_seconds, numbers = numbers[: self._world.size], numbers[self._world.size :]
+            counted = [TokenCounts._make(numbers[start : start + 3]) for start in range(0, 3 * len(steps), 3)]
+            numbers = numbers[3 * len(steps) :]
             losses, norms = numbers[: len(steps)], numbers[len(steps) :]
             self._choose_pace(max(own_seconds))
-            for taken, loss_sum, norm in zip(steps, losses, norms, strict=True):
+            for taken, counts, loss_sum, norm in zip(steps, counted, losses, norms, strict=True):
                 # On a GPU the marks can be read only now, since the reduction comes after them on the device.
                 times = taken.marks.times()
                 self._own_seconds = times.own_seconds
@@ -129,6 +134,7 @@ class Agreement:
                         stop=stopping_ranks > 0,
                         rank_own_seconds=own_seconds,
                         times=times,
+                        counts=counts,
                     )
                 )
         return agreed

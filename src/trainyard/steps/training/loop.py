@@ -20,7 +20,7 @@ from trainyard.steps.training.observing.observer import TrainingObserver
 from trainyard.steps.training.precision import Precision
 from trainyard.steps.training.randomness import deterministic_backward, random_state, restore_random_state
 from trainyard.steps.training.samples.batches import Batches, MicroBatch
-from trainyard.steps.training.samples.plan import AgreedStep, Progress, Step, TrainingPlan
+from trainyard.steps.training.samples.plan import AgreedStep, Progress, Step, TrainingPlan, total_counts
 from trainyard.steps.training.schedule import Schedule
 from trainyard.steps.training.stopping import StopRequest
 from trainyard.steps.training.tasks.task import Task
@@ -91,7 +91,8 @@ def take_step(run: TrainingRun, step: Step, micro_batches: list[MicroBatch]) -> 
     gradient_norm = run.engine.step(learning_rate)
     if run.engine.average is not None:
         run.engine.average.update(step.number)
-    return TakenStep(step, learning_rate, loss_sum, terms, gradient_norm, run.observer.step_ends())
+    counts = total_counts(batch.counts for batch in micro_batches if not batch.is_stand_in)
+    return TakenStep(step, learning_rate, loss_sum, terms, gradient_norm, run.observer.step_ends(), counts)
 
 
 def forward_and_backward(run: TrainingRun, micro_batches: list[MicroBatch], step_terms: float) -> torch.Tensor:

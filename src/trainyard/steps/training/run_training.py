@@ -30,9 +30,10 @@ from trainyard.steps.training.adapters import new_model, save_trained_model
 from trainyard.steps.training.agreement import Agreement
 from trainyard.steps.training.checkpoints.checkpoints import Checkpoints
 from trainyard.steps.training.engines.engine import Engine, EngineParts
+from trainyard.steps.training.engines.shared_model import without_memory
 from trainyard.steps.training.fragments import MovingAverage
 from trainyard.steps.training.loop import TrainingRun, save_last_checkpoint, train
-from trainyard.steps.training.observing.flops import flops_per_token, peak_flops_per_second
+from trainyard.steps.training.observing.flops import ModelFlops, flops_of_transformer, peak_flops_per_second
 from trainyard.steps.training.observing.hang_watch import HangWatch, late_ranks_named
 from trainyard.steps.training.observing.measures import StepGuards, StepMeasures, Work
 from trainyard.steps.training.observing.observer import StepProfiler, TrainingObserver, memory_summary
@@ -213,7 +214,7 @@ def build_training(
         prepare=_preparation(task),
     )
     opened.callback(batches.close)
-    work = _work(task, engine, precision, world)
+    work = _work(request, engine, precision, world)
     measures = StepMeasures(work, lambda: batches.wait_seconds, lambda: checkpoints.stall_seconds)
     return TrainingRun(
         settings=settings,
@@ -235,7 +236,9 @@ def _preparation(task: Task) -> Callable[[Tensors], Prepared] | None:
     """Return what computes ahead of the training what a task needs to know of each micro-batch, if anything."""
     if not task.loss_terms_vary and type(task).prepare is Task.prepare:
         return None
-    return lambda batch: Prepared(task.loss_terms(batch) if task.loss_terms_vary else 0, task.prepare(batch))
+    if not task.loss_terms_vary:
+        return lambda batch: Prepared(0, task.prepare(batch))
+    return lambda batch: Prepared(task.loss_terms(batch), task.prepare(batch), task.token_counts(batch))
 
 
 def _build_engine(request: CheckedRequest, world: World, hang_watch: HangWatch) -> Engine:
@@ -333,17 +336,22 @@ def _build_observer(
     )
 
 
-def _work(task: Task, engine: Engine, precision: Precision, world: World) -> Work:
+def _work(request: CheckedRequest, engine: Engine, precision: Precision, world: World) -> Work:
     """Return what a sample consists of and costs. Log how MFU is computed, or why it is not."""
-    tokens = task.tokens_per_sample
-    flops = None if tokens is None else flops_per_token(engine.model, tokens)
+    task = request.task
     device_name = torch.cuda.get_device_name(world.device) if world.device.type == "cuda" else "a CPU"
     peak = peak_flops_per_second(device_name, precision.name)
+    flops = None
+    if task.tokens_per_sample is not None:
+        flops = flops_of_transformer(engine.model)
+    elif peak is not None:
+        per_sample = task.flops_per_sample(without_memory(partial(new_model, task, request.settings)))
+        flops = None if per_sample is None else ModelFlops(per_sample)
     if flops is not None and peak is not None:
-        world.log(
-            f"MFU: {flops / 1e9:.3f} GFLOP per token (6N + 4F + 12LHQT), of {peak / 1e12:g} TFLOP/s in "
-            f"{precision.name} on each {device_name}"
-        )
+        cost = f"{flops.per_token / 1e9:.3f} GFLOP per token and {flops.per_pair / 1e3:.1f} kFLOP per pair of them"
+        if not flops.per_token:
+            cost = f"{flops.per_sample / 1e9:.3f} GFLOP per sample"
+        world.log(f"MFU: {cost}, of {peak / 1e12:g} TFLOP/s in {precision.name} on each {device_name}")
     elif flops is not None:
         world.log(f"no MFU: the peak of {device_name} in {precision.name} is unknown")
-    return Work(tokens, flops, None if peak is None else peak * world.size)
+    return Work(task.tokens_per_sample, flops, None if peak is None else peak * world.size, task.loss_terms_vary)

@@ -1,17 +1,18 @@
 """Model FLOPs utilisation (MFU): the arithmetic that training a model needs, relative to what the device could do.
 
-    MFU = tokens/s x FLOPs per token / (ranks x peak FLOP/s of one device)
-    FLOPs per token = 6 N + 4 F + 12 L H Q T
+    MFU = FLOPs of the step's samples / (seconds x ranks x peak FLOP/s of one device)
+    FLOPs of a document of T tokens = (6 N + 4 F) T + 12 L H Q T x T
 
-N trained parameters that multiply activations, F frozen ones, which have no gradient of their own, L layers,
-H heads of Q dimensions, T tokens per sample: appendix B of "PaLM:
-Scaling Language Modeling with Pathways", arxiv.org/abs/2204.02311. Forward and backward passes count once:
-what activation checkpointing recomputes does not count, and causal masking is not discounted.
+N trained parameters that multiply a token's activations, F frozen ones, which have no gradient of their own, L layers,
+H heads of Q dimensions: appendix B of "PaLM: Scaling Language Modeling with Pathways", arxiv.org/abs/2204.02311. Of a
+mixture of experts only those count that a token is sent to. Forward and backward passes count once: what activation
+checkpointing recomputes does not count, nor does padding, and causal masking is not discounted.
 """
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
 import torch
 
@@ -51,37 +52,56 @@ def peak_flops_per_second(device_name: str, precision: str) -> float | None:
     return None
 
 
-def flops_per_token(model: torch.nn.Module, tokens_per_sample: int) -> float | None:
-    """Return the training FLOPs per token of a model with a transformers config, else None.
+@dataclass(frozen=True)
+class ModelFlops:
+    """What training a model takes: FLOPs per sample, or per token and per pair of tokens that may see each other."""
 
-    Also None for a mixture of experts, where only some parameters are multiplied for each token.
-    """
+    per_sample: float = 0.0
+    per_token: float = 0.0
+    per_pair: float = 0.0
+
+
+def flops_of_transformer(model: torch.nn.Module) -> ModelFlops | None:
+    """Return the training FLOPs of a model of tokens with a configuration of transformers, else None."""
     config = _config_of(model)
-    if any(getattr(config, name, None) for name in _EXPERT_COUNTS):
-        return None
     sizes = [getattr(config, name, None) for name in ("num_hidden_layers", "num_attention_heads", "hidden_size")]
     whole = [size for size in sizes if isinstance(size, int)]
     if len(whole) < len(sizes):
         return None
     layers, heads, hidden = whole
     head_size = getattr(config, "head_dim", None) or hidden // heads
+    key_size, value_size = (getattr(config, name, head_size) for name in ("qk_head_dim", "v_head_dim"))
     trained, frozen = multiplying_parameters(model)
-    return 6.0 * trained + 4.0 * frozen + 12.0 * layers * heads * head_size * tokens_per_sample
+    return ModelFlops(per_token=6 * trained + 4 * frozen, per_pair=6 * layers * heads * (key_size + value_size))
 
 
-def multiplying_parameters(model: torch.nn.Module) -> tuple[int, int]:
-    """Return the numbers of trained and frozen parameters.
+def multiplying_parameters(model: torch.nn.Module) -> tuple[float, float]:
+    """Return the numbers of trained and frozen parameters that multiply each token's activations.
 
-    They are without embedding tables, unless one is also the output layer's weight.
+    They are without embedding tables, unless one is also the output layer's weight; of experts, the share that a token
+    is sent to.
     """
+    share = _share_of_experts(_config_of(model))
+    of_experts = {
+        id(parameter)
+        for name, module in model.named_modules()
+        if name.rpartition(".")[2] == "experts"
+        for parameter in module.parameters()
+    }
     looked_up = {id(m.weight) for m in model.modules() if isinstance(m, torch.nn.Embedding)}
     multiplied = {id(m.weight) for m in model.modules() if isinstance(m, torch.nn.Linear)}
     only_looked_up = looked_up - multiplied
-    sizes = {True: 0, False: 0}
+    sizes = {True: 0.0, False: 0.0}
     for parameter in model.parameters():
         if id(parameter) not in only_looked_up:
-            sizes[parameter.requires_grad] += _whole_size(parameter)
+            sizes[parameter.requires_grad] += _whole_size(parameter) * (share if id(parameter) in of_experts else 1)
     return sizes[True], sizes[False]
+
+
+def _share_of_experts(config: object) -> float:
+    """Return the share of the experts that a token is sent to; 1 for a model without experts."""
+    count = next((getattr(config, name) for name in _EXPERT_COUNTS if getattr(config, name, None)), 1)
+    return int(getattr(config, "num_experts_per_tok", None) or count) / int(count)
 
 
 def _whole_size(parameter: torch.nn.Parameter) -> int:

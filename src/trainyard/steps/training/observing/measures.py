@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from trainyard.steps.runtime.errors import StepError
-from trainyard.steps.training.samples.plan import AgreedStep
+from trainyard.steps.training.observing.flops import ModelFlops
+from trainyard.steps.training.samples.plan import NO_TOKENS, AgreedStep, TokenCounts, total_counts
 
 _PERCENTILES = (50, 90, 99)
 _MOST_RANKS_LISTED = 16
@@ -27,9 +28,12 @@ class Work:
     """What a sample consists of and costs, for rates. None where it does not apply."""
 
     tokens_per_sample: int | None = None
-    flops_per_token: float | None = None
+    """With padding."""
+    flops: ModelFlops | None = None
     peak_flops_per_second: float | None = None
     """Of all ranks together."""
+    tokens_vary: bool = False
+    """Whether a sample may have padding, and documents that do not see each other: each step counts its own."""
 
 
 class StepMeasures:
@@ -44,12 +48,14 @@ class StepMeasures:
         self._step_seconds = array("d")
         self._window_start = 0
         self._samples = 0
+        self._counts = NO_TOKENS
         self._rank_seconds: list[float] = []
 
     def add(self, agreed: AgreedStep) -> None:
         """Count a step."""
         self._step_seconds.append(agreed.times.seconds)
         self._samples += agreed.step.samples
+        self._counts = total_counts([self._counts, self._counts_of(agreed)])
         if not self._rank_seconds:
             self._rank_seconds = [0.0] * len(agreed.rank_own_seconds)
         for rank, seconds in enumerate(agreed.rank_own_seconds):
@@ -62,12 +68,13 @@ class StepMeasures:
         figures: dict[str, float | int] = {
             "step_seconds": seconds / steps,
             **percentiles("step_seconds", window),
-            **self._rates(self._samples / seconds),
+            **self._rates(seconds),
             "data_wait_seconds": self._data_wait_seconds() / steps,
             "checkpoint_stall_seconds": self._checkpoint_stall_seconds(),
             **_slowest_and_fastest([rank_seconds / steps for rank_seconds in self._rank_seconds]),
         }
         self._window_start, self._samples, self._rank_seconds = len(self._step_seconds), 0, []
+        self._counts = NO_TOKENS
         return figures
 
     def whole(self) -> dict[str, float | int]:
@@ -83,13 +90,23 @@ class StepMeasures:
             f"{self._checkpoint_stall_seconds.total() / whole_seconds:.1%} for checkpoints"
         )
 
-    def _rates(self, samples_per_second: float) -> dict[str, float]:
-        rates = {"samples_per_second": samples_per_second}
-        work = self._work
+    def _counts_of(self, agreed: AgreedStep) -> TokenCounts:
+        length, samples = self._work.tokens_per_sample, agreed.step.samples
+        if length is None or self._work.tokens_vary:
+            return agreed.counts
+        return TokenCounts(samples * length, samples * length, samples * length**2)
+
+    def _rates(self, seconds: float) -> dict[str, float]:
+        work, counts, rates = self._work, self._counts, {"samples_per_second": self._samples / seconds}
         if work.tokens_per_sample is not None:
-            rates["tokens_per_second"] = samples_per_second * work.tokens_per_sample
-            if work.flops_per_token is not None and work.peak_flops_per_second is not None:
-                rates["mfu"] = rates["tokens_per_second"] * work.flops_per_token / work.peak_flops_per_second
+            rates["tokens_per_second"] = counts.tokens / seconds
+            if work.tokens_vary:
+                rates["supervised_tokens_per_second"] = counts.predicted / seconds
+                rates["padding_share"] = 1 - counts.tokens / (self._samples * work.tokens_per_sample)
+        if work.flops is not None and work.peak_flops_per_second is not None:
+            each = work.flops
+            flops = each.per_sample * self._samples + each.per_token * counts.tokens + each.per_pair * counts.attended
+            rates["mfu"] = flops / seconds / work.peak_flops_per_second
         return rates
 
 

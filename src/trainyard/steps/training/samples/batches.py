@@ -17,7 +17,7 @@ import torch
 from trainyard.steps.data.dataset.reader import SplitReader
 from trainyard.steps.data.mixture import Mixture
 from trainyard.steps.data.sample_order import Ids, key_stream, mix_with_key
-from trainyard.steps.training.samples.plan import MicroBatchRange, Step, TrainingPlan
+from trainyard.steps.training.samples.plan import NO_TOKENS, MicroBatchRange, Step, TokenCounts, TrainingPlan
 
 Tensors = dict[str, torch.Tensor]
 """One tensor per array of the dataset, samples first."""
@@ -40,6 +40,7 @@ class Prepared(NamedTuple):
     loss_terms: int
     tensors: Tensors
     """To be added to the micro-batch's."""
+    counts: TokenCounts = NO_TOKENS
 
 
 class MicroBatch(NamedTuple):
@@ -51,6 +52,7 @@ class MicroBatch(NamedTuple):
     is_last: bool
     loss_terms: int = 0
     """Of how many terms its loss is the sum, where that varies."""
+    counts: TokenCounts = NO_TOKENS
 
     @property
     def samples(self) -> int:
@@ -281,6 +283,7 @@ def _cut(tensors: Tensors, prepared: list[Prepared], planned: Sequence[_PlannedS
             is_stand_in=each.is_stand_in,
             is_last=each.is_last,
             loss_terms=0 if ready is None else ready.loss_terms,
+            counts=NO_TOKENS if ready is None else ready.counts,
         )
         start += size
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -133,6 +134,25 @@ def even_part(total: int, part: int, parts: int) -> tuple[int, int]:
     return part * total // parts, (part + 1) * total // parts
 
 
+class TokenCounts(NamedTuple):
+    """What rows of tokens consist of, where that varies."""
+
+    tokens: float = 0
+    """Without padding."""
+    predicted: float = 0
+    """Those that a loss is computed of."""
+    attended: float = 0
+    """Pairs of tokens that may see each other: of each document, the square of its length."""
+
+
+NO_TOKENS = TokenCounts()
+
+
+def total_counts(counts: Iterable[TokenCounts]) -> TokenCounts:
+    """Return the sums of each kind."""
+    return TokenCounts(*map(sum, zip(NO_TOKENS, *counts, strict=True)))
+
+
 @dataclass(frozen=True)
 class StepTimes:
     """How long a step took one rank."""
@@ -158,6 +178,8 @@ class AgreedStep:
     """By rank, `StepTimes.own_seconds` of the last step whose times that rank knew; 0 before there is one."""
     times: StepTimes
     """This rank's."""
+    counts: TokenCounts = NO_TOKENS
+    """Of the step's samples; zeros where they do not vary."""
 
     @property
     def is_finite(self) -> bool:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import torch
 from torch.nn import functional
+from torch.utils.flop_counter import FlopCounterMode
 
 from trainyard.settings.small_image_models import small_image_settings
 from trainyard.settings.steps.tasks import HALF_RANGE, ImageClassificationSettings
@@ -111,6 +112,13 @@ class ImageClassification(Task):
             for each in (labels, partners_of(labels))
         )
         return (share * own + (1 - share) * other).sum()
+
+    def flops_per_sample(self, model: torch.nn.Module) -> float | None:
+        """Return what torch counts in a forward and a backward pass of one image."""
+        image = torch.empty((1, *self.manifest.arrays["images"].shape), device="meta")
+        with FlopCounterMode(display=False) as counter:
+            image_logits(model, image).sum().backward()
+        return float(counter.get_total_flops())
 
     def measure(self, model: torch.nn.Module, batch: Tensors) -> dict[str, torch.Tensor]:
         """Return sums for loss (without smoothing) and accuracy, and counts of pairs (true, predicted) of classes."""

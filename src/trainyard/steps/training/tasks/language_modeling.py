@@ -31,10 +31,11 @@ from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.files import write_json
 from trainyard.steps.training.from_transformers import ModelNeeds, load_model, new_model, save_model
 from trainyard.steps.training.samples.batches import Tensors
+from trainyard.steps.training.samples.plan import TokenCounts
 from trainyard.steps.training.tasks.chunked_cross_entropy import cross_entropy_for_logits, require_output_layer
 from trainyard.steps.training.tasks.packed_attention import PackedAttention, attention_within, document_starts
 from trainyard.steps.training.tasks.task import Sample, SampleRequest, Task
-from trainyard.steps.training.tasks.token_rows import DOCUMENT_STARTS, IGNORED, TokenRows, rows_of
+from trainyard.steps.training.tasks.token_rows import DOCUMENT_STARTS, IGNORED, TokenRows, begins_document, rows_of
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -171,6 +172,19 @@ class LanguageModeling(Task):
         if self.loss_terms_vary:
             return int((rows_of(batch, self._text).labels != IGNORED).sum())
         return len(batch["tokens"]) * self._length
+
+    def token_counts(self, batch: Tensors) -> TokenCounts:
+        """Return counts of rows of conversations; each document attends to itself, and a padded row to all of it."""
+        rows = rows_of(batch, self._text)
+        if rows.documents is None:
+            is_token = batch["tokens"] != self._text.padding
+            attended = len(is_token) * self._length**2
+        else:
+            is_token = rows.documents > 0
+            starts = begins_document(rows.documents).flatten().nonzero().flatten()
+            lengths = starts.diff(append=torch.tensor([is_token.numel()]))
+            attended = int((lengths.square() * is_token.flatten()[starts]).sum())
+        return TokenCounts(int(is_token.sum()), int((rows.labels != IGNORED).sum()), attended)
 
     def measure(self, model: torch.nn.Module, batch: Tensors) -> dict[str, torch.Tensor]:
         """Return the sum of the tokens' cross-entropies in nats, and the number of tokens."""

@@ -18,6 +18,7 @@ from trainyard.steps.data.dataset.manifest import Manifest
 from trainyard.steps.data.dataset.reader import SplitReader
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.training.samples.batches import Tensors
+from trainyard.steps.training.samples.plan import NO_TOKENS, TokenCounts
 
 
 @dataclass(frozen=True)
@@ -93,6 +94,17 @@ class Task(ABC):
     def loss_terms(self, batch: Tensors) -> int:
         """Return how many terms the loss of a batch is the sum of: by default one per sample."""
         return len(next(iter(batch.values())))
+
+    def token_counts(self, batch: Tensors) -> TokenCounts:
+        """Return what the rows of a batch in main memory consist of. For measures, where `loss_terms_vary`."""
+        return NO_TOKENS
+
+    def flops_per_sample(self, model: torch.nn.Module) -> float | None:
+        """Return the training FLOPs per sample, for measures; None if unknown, or if they are counted per token.
+
+        `model` has no memory: its tensors are on torch's meta device.
+        """
+        return None
 
     def prepare(self, batch: Tensors) -> Tensors:
         """Return what to add to a training batch: computed in main memory, by a thread, ahead of the training.
