@@ -136,9 +136,9 @@ def job_ports(node: Node, reading: Reading) -> tuple[dict[str, Port], dict[str, 
 
 
 def check_input_path(node: Node, reading: Reading, what: str = "the data of this input") -> None:
-    """Report a local `path:` that does not exist."""
+    """Report a local `path:` that does not exist. With ':' or '@' the client takes it for an address or an asset."""
     path = node.find_text("path")
-    if path is not None and path.text and not is_address(path.text):
+    if path is not None and path.text and not is_address(path.text) and not set(path.text) & set(":@"):
         reading.existing(path, DATA_NOT_FOUND, what)
 
 

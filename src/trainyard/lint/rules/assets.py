@@ -68,6 +68,12 @@ def _components(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diag
 
 
 @check("file")
+def _of_parallel_jobs(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
+    for job in file.jobs_of("parallel"):
+        yield from _judged(job.find("task", "environment"), "environment", context)
+
+
+@check("file")
 def _of_deployments(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
     if file.kind in ("online_deployment", "batch_deployment"):
         for what in ("environment", "model", "component"):
