@@ -66,8 +66,19 @@ def rules(
         ("    sampler.set_epoch(epoch)\n", "", "AML631"),
         ("batch_size=8, sampler", "batch_size=8, shuffle=True, sampler", "AML632"),
         ("device_ids=[local_rank]", "device_ids=[0]", "AML633"),
+        ("    if dist.get_rank() == 0:\n        torch.save", "    torch.save", "AML635"),
+        (
+            '    if dist.get_rank() == 0:\n        torch.save(model.module.state_dict(), "outputs/model.pt")',
+            '    torch.save(model.state_dict(), f"outputs/{epoch}.pt")',
+            "AML635",
+        ),
+        ("        optimizer.step()", "        if epoch % 4 == 3:\n            optimizer.step()", "AML637"),
+        ("torch.nn.Linear(1, 1).cuda()", "torch.nn.BatchNorm1d(1).cuda()", "AML638"),
     ],
-    ids=["no_set_epoch", "shuffle_beside_sampler", "one_gpu"],
+    ids=[
+        *("no_set_epoch", "shuffle_beside_sampler", "one_gpu", "saved_by_all", "saved_by_all_at_epochs"),
+        *("exchanged_each_time", "batch_norm"),
+    ],
 )
 def test_a_mistake_in_a_right_script_is_found(tmp_path: Path, old: str, new: str, expected: str) -> None:
     assert old in RIGHT
@@ -76,6 +87,37 @@ def test_a_mistake_in_a_right_script_is_found(tmp_path: Path, old: str, new: str
 
 def test_data_parallel_in_a_job_of_several_processes_is_found(tmp_path: Path) -> None:
     assert rules(tmp_path, DATA_PARALLEL) == ["AML634"]
+
+
+WITHOUT_SAMPLER = (
+    RIGHT.replace("DataLoader, DistributedSampler, ", "DataLoader, ")
+    .replace("sampler = DistributedSampler(data, shuffle=True)\n", "")
+    .replace("sampler=sampler", "shuffle=True")
+    .replace("    sampler.set_epoch(epoch)\n", "")
+)
+ON_GPU_0 = (
+    RIGHT.replace("torch.cuda.set_device(local_rank)\n", 'device = torch.device("cuda:0")\n')
+    .replace("model = DDP(torch.nn.Linear(1, 1).cuda(), device_ids=[local_rank])", "model = DDP(LINEAR)")
+    .replace("LINEAR", "torch.nn.Linear(1, 1).to(device)")
+)
+
+
+def test_data_that_nobody_divides_are_found(tmp_path: Path) -> None:
+    assert rules(tmp_path, WITHOUT_SAMPLER) == ["AML636"]
+
+
+def test_one_device_for_every_process_is_found(tmp_path: Path) -> None:
+    assert rules(tmp_path, ON_GPU_0) == ["AML633"]
+
+
+@pytest.mark.parametrize("address", ["tcp://127.0.0.1:23456", "tcp://10.1.1.20:23456", "tcp://localhost:1"])
+def test_a_fixed_address_on_several_machines_is_found(tmp_path: Path, address: str) -> None:
+    joins = f'init_process_group("nccl", init_method="{address}", rank=RANK, world_size=WORLD)'
+    script = RIGHT.replace('init_process_group("nccl")', joins)
+    script = script.replace(
+        "dist.init", 'RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])\ndist.init', 1
+    )
+    assert rules(tmp_path, script, shape=", instance_count: 2") == ["AML621"]
 
 
 OFFERS_BOTH = """\
@@ -114,10 +156,20 @@ IMPORTS = RIGHT.partition("dist.init")[0] + "data = [1, 2]\n"
             "if dist.get_world_size() == 1:\n    model = DDP(torch.nn.Linear(1, 1), device_ids=[0])\nmodel = DDP(",
         ),
         DATA_PARALLEL + "if torch.distributed.is_available():\n    torch.distributed.init_process_group()\n",
+        RIGHT.replace("    if dist.get_rank() == 0:", "    if dist.get_rank() != 0:\n        continue\n    if True:"),
+        RIGHT.replace("    if dist.get_rank() == 0:\n        torch.save", "    torch.save").replace(
+            '"outputs/model.pt"', 'f"outputs/{local_rank}.pt"'
+        ),
+        WITHOUT_SAMPLER.replace("DataLoader(data,", "DataLoader(data[local_rank::8],"),
+        WITHOUT_SAMPLER.replace("DataLoader(data,", "DataLoader(data.shard(8, local_rank),"),
+        WITHOUT_SAMPLER.replace("loader = ", "val_loader = ").replace("DataLoader(data,", "DataLoader(val_data,"),
+        ON_GPU_0.replace('torch.device("cuda:0")', 'torch.device(f"cuda:{local_rank}")'),
+        RIGHT.replace("        optimizer.step()", "        if epoch % 4 == 3:\n            scheduler.step()"),
     ],
     ids=[
         *("right", "in_order", "one_epoch", "visible_devices", "framework", "offers_both", "given_sampler"),
         *("validates", "no_training", "knows_its_rank", "one_for_a_single_process", "data_parallel_or_joined"),
+        *("others_go_on", "a_file_for_each", "a_slice_for_each", "shards", "validation", "device_of_rank", "scheduler"),
     ],
 )
 def test_right_scripts_are_left_alone(tmp_path: Path, script: str) -> None:

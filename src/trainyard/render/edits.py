@@ -23,7 +23,7 @@ _TO_RELEASE = "to keep the edit without them, release the file: trainyard render
 
 
 @dataclass(frozen=True)
-class Edit:
+class EditedLines:
     """Lines of a rendered file that differ from their rendering; `line` is the first of them on disk."""
 
     line: int
@@ -33,13 +33,13 @@ class Edit:
     """Where the first line is from: a line of the profile, else of a template; the template below it last."""
 
 
-def edits_of(project: Project, file: Path) -> list[Edit]:
+def edits_of(project: Project, file: Path) -> list[EditedLines]:
     """Return where a rendered file differs from its rendering. Raise UsageError for a file that was not rendered."""
     on_disk = _rendered_by_us(project, file)
     return list(_edits(_rendering_of(project, on_disk), on_disk.text))
 
 
-def _edits(rendered: RenderedFile, text: str) -> Iterator[Edit]:
+def _edits(rendered: RenderedFile, text: str) -> Iterator[EditedLines]:
     old, new = rendered.text.split("\n"), text.split("\n")
     matcher = difflib.SequenceMatcher(None, old, new, autojunk=False)
     for kind, old_start, old_end, start, end in matcher.get_opcodes():
@@ -48,11 +48,11 @@ def _edits(rendered: RenderedFile, text: str) -> Iterator[Edit]:
         if old_end - old_start == end - start:  # lines that were changed in place
             for offset in range(end - start):
                 at = old_start + offset
-                yield Edit(start + offset + 1, (old[at],), (new[start + offset],), _sources(rendered, at + 1))
+                yield EditedLines(start + offset + 1, (old[at],), (new[start + offset],), _sources(rendered, at + 1))
             continue
         # What was added belongs below the line above it.
         nearest = old_start + 1 if old_end > old_start else old_start
-        yield Edit(start + 1, tuple(old[old_start:old_end]), tuple(new[start:end]), _sources(rendered, nearest))
+        yield EditedLines(start + 1, tuple(old[old_start:old_end]), tuple(new[start:end]), _sources(rendered, nearest))
 
 
 def _sources(rendered: RenderedFile, line: int) -> tuple[Span, ...]:
@@ -88,7 +88,7 @@ def adopt(project: Project, file: Path) -> list[str]:
     return list(dict.fromkeys(lines))
 
 
-def _write_back(edit: Edit, project: Project, on_disk: FileOnDisk, before: dict[Path, str]) -> Span:
+def _write_back(edit: EditedLines, project: Project, on_disk: FileOnDisk, before: dict[Path, str]) -> Span:
     """Change the line that an edit comes from, and return where; `before` keeps the texts of what is changed."""
     where, template = f"{project.shown(on_disk.path)}:{edit.line}", on_disk.header.template
     old, new = (_SETTING.fullmatch(lines[0]) if len(lines) == 1 else None for lines in (edit.old, edit.new))
@@ -138,7 +138,7 @@ def release(project: Project, file: Path) -> list[str]:
     ]
 
 
-def describe_edits(project: Project, edits: Sequence[Edit]) -> Iterator[str]:
+def describe_edits(project: Project, edits: Sequence[EditedLines]) -> Iterator[str]:
     """Yield a line for each edit, with the line of the profile or of the template that would make it."""
     for edit in edits:
         if not edit.sources:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from trainyard.lint.checks import LintContext, check
 from trainyard.lint.placements import Placement
+from trainyard.lint.rules.process_groups import conditional
 from trainyard.lint.rules.script_imports import all_imports, module_in
 from trainyard.lint.scripts.syntax import Syntax, constant, dotted, keyword, line_of, parse
 from trainyard.spec.diagnostic import Diagnostic
@@ -33,6 +34,7 @@ _LOADERS = frozenset({"torch.utils.data.DataLoader", "torch.utils.data.dataloade
 _DDP = frozenset({"torch.nn.parallel.DistributedDataParallel", "torch.nn.parallel.distributed.DistributedDataParallel"})
 _DATA_PARALLEL = frozenset({"torch.nn.DataParallel", "torch.nn.parallel.DataParallel"})
 _SUBJECTS = _SAMPLERS | _LOADERS | _DDP | _DATA_PARALLEL
+"""What a script must call for any of these rules: of others nothing that they import is read."""
 _NOT_TRAINING = re.compile(r"val|test|eval|dev|pred|infer", re.IGNORECASE)
 _JOB = """\
 type: command
@@ -216,6 +218,7 @@ def _one_gpu_for_all(placement: Placement, context: LintContext) -> Iterator[Dia
     for script in _scripts(placement, context):
         if any("CUDA_VISIBLE_DEVICES" in name for name in script.names):
             continue
+        yield from _same_device(script, placement)
         wrapped = [(call, _only_number(keyword(call, "device_ids"))) for call in script.calls(_DDP)]
         # One for the case of a single process may stand beside another.
         if not wrapped or any(number is None for _, number in wrapped):
@@ -224,6 +227,24 @@ def _one_gpu_for_all(placement: Placement, context: LintContext) -> Iterator[Dia
         message = f"each of the {placement.processes_per_node} processes of a machine trains on GPU {number}"
         hint = 'Write device_ids=[int(os.environ["LOCAL_RANK"])].'
         yield script.found(ONE_GPU_FOR_ALL, call, message, hint, "the GPU is chosen here")
+
+
+def _same_device(script: _Script, placement: Placement) -> Iterator[Diagnostic]:
+    """A device of a fixed number in a script that joins its processes and never chooses a GPU by rank."""
+    if "init_process_group" not in script.names or any(name in script.names for name in ("set_device", "device_ids")):
+        return
+    if any(name.startswith("cuda:") and name != "cuda:0" for name in script.names):
+        return  # perhaps the beginning of f"cuda:{rank}"
+    on_condition: set[int] | None = None
+    for call in script.calls(frozenset({"torch.device"})):
+        named = call.args[0] if call.args else None
+        named = named.body if isinstance(named, ast.IfExp) else named
+        on_condition = conditional(script.syntax) if on_condition is None else on_condition
+        if constant(named) == "cuda:0" and id(call) not in on_condition:
+            message = f"each of the {placement.processes_per_node} processes of a machine computes on GPU 0"
+            hint = 'Write torch.device("cuda", int(os.environ["LOCAL_RANK"])).'
+            yield script.found(ONE_GPU_FOR_ALL, call, message, hint, "the GPU is chosen here")
+            return
 
 
 def _only_number(devices: ast.expr | None) -> int | None:
@@ -272,3 +293,181 @@ def _processes_apart(placement: Placement, context: LintContext) -> Iterator[Dia
             said = "DataParallel is for one process"
             yield script.found(PROCESSES_APART, call, f"{message} DataParallel and joins none", hint, said)
             break
+
+
+SAVED_BY_EVERY_PROCESS = Rule("AML635", "saved-by-every-process", "warning").explained(
+    summary="Every process writes the same file.",
+    why="torch.save of a model that all processes have the same of, to one path, without asking for the rank: they "
+    "write over each other, and on a mounted output the file may be cut or mixed. Save on rank 0 only "
+    "(https://docs.pytorch.org/tutorials/intermediate/ddp_tutorial.html).",
+    example=_JOB
+    + """\
+import os
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+torch.distributed.init_process_group()
+local_rank = int(os.environ["LOCAL_RANK"])
+torch.cuda.set_device(local_rank)
+model = DistributedDataParallel(torch.nn.Linear(2, 2).cuda(), device_ids=[local_rank])
+‹torch.save⇒if torch.distributed.get_rank() == 0:
+    torch.save›(model.module.state_dict(), "outputs/model.pt")
+""",
+)
+_SAVES = frozenset({"torch.save"})
+_LEAVES = (ast.Return, ast.Continue, ast.Raise)
+_OF_RANK = re.compile(r"rank|master|main|primary|chief", re.IGNORECASE)
+
+
+@check("placement")
+def _saved_by_every_process(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
+    for script in _scripts(placement, context):
+        saves = list(script.calls(_SAVES))
+        if not saves or not any(script.calls(_DDP)) or _some_processes_leave(script.syntax):
+            continue
+        on_condition = conditional(script.syntax)
+        for call in saves:
+            path = call.args[1] if len(call.args) > 1 else keyword(call, "f")
+            is_text = isinstance(path, ast.JoinedStr) or isinstance(constant(path), str)
+            if path is not None and is_text and id(call) not in on_condition and not _OF_RANK.search(ast.unparse(path)):
+                message = f"each process of {script.called.name} writes {ast.unparse(path)}"
+                hint = "Save on rank 0 only: if torch.distributed.get_rank() == 0."
+                yield script.found(SAVED_BY_EVERY_PROCESS, call, message, hint, "it is saved here")
+                break
+
+
+def _some_processes_leave(syntax: Syntax) -> bool:
+    """Whether processes of some ranks end, or go on elsewhere, before what follows."""
+    of_rank = (each for each in syntax.of(ast.If) if _OF_RANK.search(ast.unparse(each.test)))
+    return any(isinstance(node, _LEAVES) or "exit" in ast.unparse(node) for each in of_rank for node in each.body)
+
+
+NO_SAMPLER = Rule("AML636", "no-sampler", "warning").explained(
+    summary="Every process trains on all of the data.",
+    why="Without a DistributedSampler each process takes all samples, in an order of its own: an epoch is as many "
+    "times as long as there are processes, and no faster than on one. Not reported if anything in the script or its "
+    "modules divides data, such as a sampler of another kind, an IterableDataset or a slice by rank.",
+    example=_JOB
+    + """\
+import os
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader‹⇒, DistributedSampler›
+
+torch.distributed.init_process_group()
+local_rank = int(os.environ["LOCAL_RANK"])
+torch.cuda.set_device(local_rank)
+model = DistributedDataParallel(torch.nn.Linear(1, 1).cuda(), device_ids=[local_rank])
+data = torch.arange(64.0).reshape(-1, 1)
+loader = DataLoader(data, batch_size=8, ‹shuffle=True)⇒sampler=DistributedSampler(data))
+loader.sampler.set_epoch(0)›
+for batch in loader:
+    model(batch.cuda()).sum().backward()
+""",
+)
+_DIVIDES = re.compile(r"sampler|shard|iterable|split_(dataset_)?by|webdataset|num_replicas|partition", re.IGNORECASE)
+
+
+@check("placement")
+def _no_sampler(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
+    for script in _scripts(placement, context):
+        if not any(script.calls(_DDP)) or "backward" not in script.names:
+            continue
+        given = {argument.arg or "**" for call in script.calls(_LOADERS) for argument in call.keywords}
+        words = {name for name in script.names if name.isidentifier()}
+        divides = any(_DIVIDES.search(word) for word in words | given)
+        slices = any("rank" in ast.unparse(node.slice) for node in script.syntax.of(ast.Subscript))
+        if divides or "**" in given or slices:
+            continue
+        for call in script.calls(_LOADERS):
+            if constant(keyword(call, "shuffle")) is True and not _NOT_TRAINING.search(ast.unparse(call)):
+                message = f"each process of {script.called.name} trains on all of the data: no sampler divides it"
+                hint = "Give it sampler=DistributedSampler(data), and call sampler.set_epoch(epoch)."
+                yield script.found(NO_SAMPLER, call, message, hint, "the DataLoader is made here")
+                break
+
+
+EXCHANGED_EACH_TIME = Rule("AML637", "exchanged-each-time", "info").explained(
+    summary="Gradients that are accumulated are exchanged with each micro-batch.",
+    why="DistributedDataParallel sums gradients over the processes in each backward pass. Where several are "
+    "accumulated before a step, all but the last can be under `no_sync`, which saves their traffic "
+    "(https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html).",
+    example=_JOB
+    + """\
+import os
+‹⇒from contextlib import nullcontext
+›
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+torch.distributed.init_process_group()
+local_rank = int(os.environ["LOCAL_RANK"])
+torch.cuda.set_device(local_rank)
+model = DistributedDataParallel(torch.nn.Linear(2, 2).cuda(), device_ids=[local_rank])
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+batch = torch.ones(2, 2).cuda()
+for step in range(64):
+    ‹model⇒with model.no_sync() if step % 4 < 3 else nullcontext():
+        model›(batch).sum().backward()
+    if step % 4 == 3:
+        optimizer.step()
+        optimizer.zero_grad()
+""",
+)
+BATCH_NORM_APART = Rule("AML638", "batch-norm-apart", "info").explained(
+    summary="Batch normalization takes its statistics from each process's own samples.",
+    why="With few samples on each GPU they are noisy, and differ from those of a training on one. "
+    "`torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)` before DistributedDataParallel takes them over all "
+    "processes, for some time at each layer.",
+    example=_JOB
+    + """\
+import os
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+torch.distributed.init_process_group()
+local_rank = int(os.environ["LOCAL_RANK"])
+torch.cuda.set_device(local_rank)
+model = torch.nn.BatchNorm1d(2).cuda()
+‹⇒model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)
+›model = DistributedDataParallel(model, device_ids=[local_rank])
+model(torch.ones(2, 2).cuda()).sum().backward()
+""",
+)
+_BATCH_NORM = frozenset(f"torch.nn.BatchNorm{dimensions}d" for dimensions in (1, 2, 3))
+_SYNCHRONIZED = ("no_sync", "require_backward_grad_sync")
+
+
+@check("placement")
+def _what_may_be_better(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
+    for script in _scripts(placement, context):
+        if not any(script.calls(_DDP)) or "backward" not in script.names:
+            continue
+        step = next(filter(_steps_now_and_then, script.syntax.of(ast.If)), None)
+        if step is not None and script.names.isdisjoint(_SYNCHRONIZED):
+            message = f"{script.called.name} accumulates gradients, and exchanges them in each backward pass"
+            hint = "Run all but the last backward pass of a step within `with model.no_sync():`."
+            yield script.found(EXCHANGED_EACH_TIME, step, message, hint, "only then the optimizer steps")
+        norm = next(script.calls(_BATCH_NORM), None)
+        if norm is not None and not any("SyncBatchNorm" in name or "sync_batchnorm" in name for name in script.names):
+            message = (
+                f"batch normalization in {script.called.name} takes its statistics from each process's own samples"
+            )
+            hint = "model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model), before DistributedDataParallel."
+            yield script.found(BATCH_NORM_APART, norm, message, hint, "the layer is made here")
+
+
+def _steps_now_and_then(node: ast.If) -> bool:
+    """`if (i + 1) % steps == 0:` with a step of an optimizer within."""
+    has_remainder = any(isinstance(each, ast.Mod) for each in ast.walk(node.test))
+    return has_remainder and any(
+        isinstance(each, ast.Call)
+        and isinstance(each.func, ast.Attribute)
+        and each.func.attr == "step"
+        and "optim" in ast.unparse(each.func.value).lower()
+        for statement in node.body
+        for each in ast.walk(statement)
+    )

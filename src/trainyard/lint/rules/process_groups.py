@@ -27,6 +27,7 @@ from trainyard.spec.shell_words import LAUNCHER_MODULES, CalledScript
 # https://docs.pytorch.org/docs/stable/distributed.html
 _BACKENDS = ("nccl", "gloo", "mpi", "ucc", "xccl", "hccl")
 _OWN_MACHINE = ("localhost", "127.0.0.1")
+_FIXED_ADDRESS = re.compile(r"tcp://(localhost|\d+\.\d+\.\d+\.\d+)(?=[:/]|$)")
 _JOIN = "torch.distributed.init_process_group"
 _CONDITIONS = (ast.If, ast.Try, ast.IfExp, ast.ExceptHandler)
 
@@ -62,15 +63,15 @@ def _process_group(placement: Placement, context: LintContext) -> Iterator[Diagn
         if file is None or syntax is None:
             continue
         joins = [call for call in syntax.calls if dotted(call.func, syntax.imported) == _JOIN]
-        conditional = _conditional(syntax) if joins else set()
+        on_condition = conditional(syntax) if joins else set()
         for call in joins:
-            if id(call) not in conditional:
+            if id(call) not in on_condition:
                 backend = _backend(call, called, syntax, context.flags_of(file, called.root), placement)
                 yield from _joined(call, backend, called, file, placement)
         yield from _own_address(syntax, called, file, placement)
 
 
-def _conditional(syntax: Syntax) -> set[int]:
+def conditional(syntax: Syntax) -> set[int]:
     """The nodes that are only reached on a condition, in functions that are only called on one too."""
     found: set[int] = set()
     for kind in _CONDITIONS:
@@ -126,6 +127,12 @@ def _joined(
         message = f"{called.name} joins its processes with NCCL, and {sku.name} has no GPU"
         yield PROCESS_GROUP.at(called.place, message, "Use gloo.", [here, *machine_related(placement)])
     nodes, per_node = placement.nodes, placement.processes_per_node
+    address = constant(keyword(call, "init_method"))
+    host = _FIXED_ADDRESS.match(address) if isinstance(address, str) else None
+    if host is not None and nodes is not None and nodes > 1:
+        message = f"{called.name} runs on {nodes} machines, and each of them is to meet the others at {host[1]}"
+        hint = "Leave out init_method: Azure ML sets MASTER_ADDR and MASTER_PORT, which init_process_group reads."
+        yield PROCESS_GROUP.at(called.place, message, hint, [here])
     rank = constant(keyword(call, "rank"))
     if type(rank) is int and nodes is not None and per_node is not None and nodes * per_node > 1:
         message = f"each of the {nodes * per_node} processes of {called.name} joins as number {rank}"
