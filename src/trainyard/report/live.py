@@ -164,10 +164,13 @@ class RunsPage(LivePage):
 
     def page(self) -> bytes:
         """Return the index as it is now; what is known of a run that has ended is not read again."""
-        known = {(run.address, run.record.started): run for run in self._runs if run.record.status != "running"}
-        self._runs = runs = [
-            known.get((record.folder.name, record.started)) or IndexedRun(record) for record in self._list()
-        ]
+        known = {run.address: run for run in self._runs}
+        runs = [IndexedRun(record) for record in self._list()]
+        for place, run in enumerate(runs):
+            before = known.get(run.address)
+            if before is not None and before.record == run.record and run.record.status != "running":
+                runs[place] = before
+        self._runs = runs
         metrics = sorted({name for run in runs for name in run.metrics})
         template = page_templates(self.run_folder).get_template("runs.html.j2")
         return redacted(template.render(runs=runs, metrics=metrics, is_live=True, is_index=True)).encode()
