@@ -72,7 +72,9 @@ def ask_git(folder: Path, *arguments: str, given: bytes = b"", seconds: float = 
         except FileNotFoundError:
             raise NoGit("git is not on the PATH") from None
         assert process.stdout is not None
+        output = b""
         guard = threading.Timer(seconds, process.kill)
+        guard.daemon = True  # Ctrl-C while it starts leaves it running; the end does not wait for it
         guard.start()
         try:
             output = process.stdout.read(OUTPUT_BYTES + 1)

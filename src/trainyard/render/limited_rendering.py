@@ -83,6 +83,7 @@ def _answer(project: Project, request: Mapping[str, object]) -> dict[str, Any]:
     assert process.stdout is not None
     assert process.stderr is not None
     guard = threading.Timer(WALL_SECONDS, process.kill)
+    guard.daemon = True  # Ctrl-C while it starts leaves it running; the end does not wait for it
     guard.start()
     try:
         with process.stdin:
