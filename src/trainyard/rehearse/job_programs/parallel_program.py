@@ -75,7 +75,7 @@ def main() -> int:
     arguments = predefined_arguments(sys.argv[1:])
     limits = (settings["mini_batch_error_threshold"], int(arguments.allowed_failed_percent * len(batches) / 100))
     most_batches = min(limit for limit in limits if limit >= 0)
-    progress = Progress(batches, most_batches)
+    progress = BatchProgress(batches, most_batches)
     results, failed = run_all(batches, settings, progress)
     write_rows([results[index][0] for index in sorted(results)], settings["append_row_to"])
     items = sum(len(batches[index]) - results[index][1] for index in results) + sum(len(batches[i]) for i in failed)
@@ -99,7 +99,7 @@ def count_of(number: int, thing: str) -> str:
     return f"{number} {thing if number == 1 else plural}"
 
 
-class Progress:
+class BatchProgress:
     """Tells how far the job is, in a line of its log now and then."""
 
     SECONDS_BETWEEN = 0.5
@@ -180,7 +180,7 @@ def files_of(source: Path, table: dict[str, Any] | None) -> list[Path]:
 
 
 def run_all(
-    batches: list[MiniBatch], settings: dict[str, Any], progress: Progress
+    batches: list[MiniBatch], settings: dict[str, Any], progress: BatchProgress
 ) -> tuple[dict[int, tuple[str, int]], dict[int, str]]:
     """Return by index the rows and number of results of mini-batches, and why others failed every time.
 
