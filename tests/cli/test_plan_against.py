@@ -209,11 +209,47 @@ def test_pipelines_that_could_not_be_planned_before_leave_the_others_compared(tr
     ]
 
 
-def test_a_pipeline_that_can_be_planned_no_more_is_an_error(trainyard: Run, repository: Path) -> None:
+def test_a_pipeline_that_can_be_planned_no_more_is_a_line_beside_the_others(trainyard: Run, repository: Path) -> None:
     replace(repository / FSDP, ("global_batch_size: 8\n", "global_batch_size: 9\n"))
-    outcome = trainyard("plan", "--against", "HEAD")
-    assert (outcome.exit_code, outcome.stdout) == (1, "")
-    assert outcome.stderr.startswith("error: pipelines/fsdp.yaml:")
+    replace(repository / "settings/ddp.yaml", ("epochs: ", "epochs: 1"))
+    for output_format, beginning in (("text", "can be planned"), ("markdown", "- can be planned")):
+        outcome = trainyard("plan", "--against", "HEAD", "--format", output_format)
+        assert outcome.exit_code == 1
+        assert outcome.stderr.startswith("error: pipelines/fsdp.yaml:")
+        first, *rest = outcome.stdout.splitlines()
+        assert first.startswith(f"{beginning} no more: pipelines/fsdp.yaml:")
+        assert any("pipelines/ddp.yaml" in line for line in rest), "the others are compared"
+        assert not any("pipelines/fsdp.yaml" in line for line in rest)
+
+
+def test_the_price_and_the_time_of_a_whole_run_before_and_after(trainyard: Run, repository: Path) -> None:
+    """Both are known where the settings say how many steps there are."""
+    replace(repository / SETTINGS, ("epochs: 4\n", "max_steps: 1000000\n"))
+    git(repository, "commit", "--quiet", "-am", "a million steps")
+    replace(repository / SETTINGS, ("max_steps: 1000000\n", "max_steps: 3000000\n"))
+    run = difference(trainyard)["whole_run"]
+    for figure in ("on_demand_usd", "training_seconds"):
+        assert run[figure]["after"] == pytest.approx(3 * run[figure]["before"])
+    assert "a whole run" in trainyard("plan", FSDP, "--against", "main").stdout
+    too_dear = trainyard("plan", "--against", "main", "--max-usd", "0.01")
+    assert too_dear.exit_code == 1
+    assert "pipelines/fsdp.yaml: its trainings cost $" in too_dear.stderr
+    assert trainyard("plan", FSDP, "--max-usd", "0.01").exit_code == 1
+    assert trainyard("plan", FSDP, "--max-usd", "1000000").exit_code == 0
+    unknown = trainyard("plan", "pipelines/ddp.yaml", "--max-usd", "0.01")
+    assert unknown.exit_code == 1
+    assert "pipelines/ddp.yaml: the price of its trainings is not known, and --max-usd is 0.01" in unknown.stderr
+
+
+def test_limits_for_ci(trainyard: Run, repository: Path) -> None:
+    assert trainyard("plan", "pipelines/fsdp.yaml", "--must-fit").exit_code == 0
+    replace(repository / FSDP, ("micro_batch_size: 2\n", "micro_batch_size: 262144\n"))
+    replace(repository / FSDP, ("global_batch_size: 8\n", "global_batch_size: 1048576\n"))
+    for arguments in ((FSDP,), (FSDP, "--against", "main"), ("--against", "main")):
+        outcome = trainyard("plan", *arguments, "--must-fit")
+        assert outcome.exit_code == 1
+        assert "pipelines/fsdp.yaml: train_fsdp needs about" in outcome.stderr
+        assert trainyard("plan", *arguments).exit_code == 0
 
 
 def test_without_a_file_and_without_a_change(trainyard: Run, repository: Path) -> None:

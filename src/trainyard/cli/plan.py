@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 import click
 
 from trainyard.catalogue.gpus import gpu_of
 from trainyard.catalogue.skus import find_sku
-from trainyard.cli.parameters import OneOf, PathOf, chosen_file, file_argument
+from trainyard.cli.parameters import AtLeast, OneOf, PathOf, chosen_file, file_argument
 from trainyard.cli.rendered_aside import rendered_aside
 from trainyard.cli.working_folder import project, runs_folder
-from trainyard.errors import UsageError
+from trainyard.errors import UsageError, UserError
 from trainyard.lint.config import computes_for
 from trainyard.plan import reporters
 from trainyard.plan.estimate.config_file import find_model
@@ -39,6 +41,8 @@ _METRICS_PORT = "metrics"
 @click.option("--against", metavar="REF", help="A branch, a commit or HEAD~1 of git: show only what changes since.")
 @click.option("--profile", metavar="NAME", help="Plan it as rendered for this profile; FILE itself stays as it is.")
 @click.option("--sku", metavar="NAME", help="The Azure size of clusters that no file here describes.")
+@click.option("--max-usd", type=AtLeast(0.0), help="Exit with 1 if all trainings cost more on demand, for CI.")
+@click.option("--must-fit", is_flag=True, help="Exit with 1 if a training does not fit in memory, for CI.")
 @click.option("--base-model", metavar="NAME|PATH", help="What a base model that Azure ML keeps is: llama-3.2-1b.")
 @click.option("--root", type=PathOf("folder"), help="Read nothing outside of it.  [default: the repository]")
 def plan(
@@ -49,6 +53,8 @@ def plan(
     against: str | None,
     profile: str | None,
     sku: str | None,
+    max_usd: float | None,
+    must_fit: bool,
     base_model: str | None,
     root: Path | None,
 ) -> None:
@@ -69,6 +75,7 @@ def plan(
       trainyard plan job.yml --sku Standard_NC24ads_A100_v4
       trainyard plan pipelines/finetune.yaml --base-model llama-3.2-1b
       trainyard plan pipelines/fsdp.yaml --against main
+      trainyard plan pipelines/fsdp.yaml --must-fit --max-usd 500
       trainyard plan --against HEAD~1 --format markdown > comment.md
     """
     if against is not None:
@@ -78,7 +85,8 @@ def plan(
             raise click.UsageError("--against and --base-model exclude each other; leave --base-model out")
         if profile is not None or sku is not None:
             raise click.UsageError("--against plans files as they are; leave --profile and --sku out")
-        _print_difference(file, file_option, output_format, against)
+        problems = _print_difference(file, file_option, output_format, against, max_usd, must_fit=must_fit)
+        _fail_for(problems)
         return
     chosen, store = chosen_file(file, file_option, profile), DocumentStore()
     base = find_model(base_model) if base_model is not None else None
@@ -94,18 +102,35 @@ def plan(
         click.echo(reporters.as_html(planned, pipeline, profiles))
     else:
         click.echo(_FORMATTERS[output_format](planned, profiles))
+    _fail_for(planned.beyond(max_usd, must_fit=must_fit))
 
 
-def _print_difference(file: str | None, file_option: str | None, output_format: str, against: str) -> None:
+def _print_difference(
+    file: str | None,
+    file_option: str | None,
+    output_format: str,
+    against: str,
+    max_usd: float | None,
+    *,
+    must_fit: bool,
+) -> list[str]:
+    """Print what changes; return what makes the command fail."""
     from trainyard.cli.plan_difference import plan_against, plan_all_against  # a tenth of the time of a plan
 
     if file is not None or file_option is not None:
-        click.echo(plan_against(chosen_file(file, file_option), output_format, against))
-        return
-    text, left_out = plan_all_against(output_format, against)
-    for reason in left_out:
+        compared = plan_against(chosen_file(file, file_option), output_format, against)
+    else:
+        compared = plan_all_against(output_format, against)
+    for reason in compared.left_out:
         click.echo(f"note: not compared: {reason}", err=True)
-    click.echo(text)
+    click.echo(compared.text)
+    beyond = (each.beyond(max_usd, must_fit=must_fit) for each in compared.plans)
+    return [*compared.broken, *chain.from_iterable(beyond)]
+
+
+def _fail_for(problems: Sequence[str]) -> None:
+    if problems:
+        raise UserError("\n".join(problems))
 
 
 def _with_measured(planned: Plan, file: Path, from_run: Path | None) -> Plan:

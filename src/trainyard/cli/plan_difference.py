@@ -147,8 +147,22 @@ def _git(folder: Path, *arguments: str, given: bytes = b"") -> GitAnswer:
     return answer
 
 
-def plan_against(file: Path, output_format: str, ref: str) -> str:
-    """Return what to print of how a pipeline differs from its version at a git revision."""
+@dataclass(frozen=True)
+class Compared:
+    """What to print of pipelines that were compared, and the plans, as they are now, of those that changed.
+
+    `left_out` has a line for each pipeline that could not be planned at the revision either; `broken` for those that
+    could, and now cannot.
+    """
+
+    text: str
+    plans: Sequence[Plan]
+    left_out: Sequence[str] = ()
+    broken: Sequence[str] = ()
+
+
+def plan_against(file: Path, output_format: str, ref: str) -> Compared:
+    """Return how a pipeline differs from its version at a git revision."""
     with revision_of(file.resolve().parent, ref) as revision:
         if not revision.place_of(file).is_file():
             raise UsageError(
@@ -157,15 +171,13 @@ def plan_against(file: Path, output_format: str, ref: str) -> str:
             )
         limit_reading(revision.top, revision.root)
         difference = _difference(file, revision)
-    return difference_reporters.FORMATTERS[output_format](difference)
+    return Compared(difference_reporters.FORMATTERS[output_format](difference), [difference.after])
 
 
-def plan_all_against(output_format: str, ref: str) -> tuple[str, list[str]]:
+def plan_all_against(output_format: str, ref: str) -> Compared:
     """Return how the pipelines of the working directory's repository differ from a git revision, if they do.
 
-    A pipeline that is new, or is there no more, is compared with one without jobs. The second value has a line for each
-    pipeline that could not be planned at the revision either, and so is left out. UserError, after all others, for
-    those that could, and now cannot.
+    A pipeline that is new, or is there no more, is compared with one without jobs.
     """
     found: list[PlanDifference] = []
     left_out: list[str] = []
@@ -179,10 +191,9 @@ def plan_all_against(output_format: str, ref: str) -> tuple[str, list[str]]:
                 except (SpecError, UserError) as error:
                     said = str(error).splitlines()[0].replace(f"{Path.cwd()}{os.sep}", "")
                     (broken if _can_be_planned(revision.place_of(file)) else left_out).append(said)
-    if broken:
-        raise UserError("; ".join(broken))
     changed = [each for each in found if not each.is_empty]
-    return difference_reporters.several(changed, str(revision), output_format), left_out
+    text = difference_reporters.several(changed, str(revision), output_format, broken)
+    return Compared(text, [each.after for each in changed], left_out, broken)
 
 
 def _can_be_planned(file: Path) -> bool:

@@ -73,7 +73,11 @@ def _machines_of_trials(job: JobPlan) -> int | None:
 
 
 def _training_seconds(job: JobPlan) -> float | None:
-    return job.hours * 3600 if job.hours is not None else None
+    return _seconds(job.hours)
+
+
+def _seconds(hours: float | None) -> float | None:
+    return hours * 3600 if hours is not None else None
 
 
 FIGURES = (
@@ -106,6 +110,11 @@ _TOTALS = (
     PlanFigure("vcpus", "quota", _at("vcpus_at_once"), lambda vcpus: quota_text(vcpus) or "none known"),
     PlanFigure("on_demand_usd_per_hour", "on demand, an hour", _at("on_demand_usd_per_hour"), _usd),
     PlanFigure("spot_usd_per_hour", "spot, an hour", _at("spot_usd_per_hour"), _usd),
+)
+
+_RUN = (
+    PlanFigure("training_seconds", "time of all trainings", lambda plan: _seconds(plan.training_hours), duration),
+    PlanFigure("on_demand_usd", "all trainings on demand", _at("training_usd"), _usd),
 )
 
 
@@ -144,6 +153,11 @@ class PlanDifference:
     def totals(self) -> list[FigureChange]:
         """The differing figures of what the pipeline takes at one time, at most."""
         return _changed(_TOTALS, self.before.totals, self.after.totals)
+
+    @property
+    def run_totals(self) -> list[FigureChange]:
+        """The differing figures of a whole run: time and price of all its trainings."""
+        return _changed(_RUN, self.before, self.after)
 
     @property
     def new_findings(self) -> list[tuple[str, str]]:

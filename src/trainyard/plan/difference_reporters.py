@@ -83,6 +83,7 @@ def as_json(found: PlanDifference) -> str:
         "jobs_removed": [job.name for job in found.removed],
         "figures": {job: _figures_as_json(figures) for job, figures in found.figures.items()},
         "at_one_time": _figures_as_json(found.totals),
+        "whole_run": _figures_as_json(found.run_totals),
         "settings": [_setting_as_json(change) for change in found.changes],
         "findings": {
             "new": [{"job": job, "message": finding} for job, finding in found.new_findings],
@@ -115,19 +116,26 @@ FORMATTERS: dict[str, Callable[[PlanDifference], str]] = {
 }
 
 
-def several(found: Sequence[PlanDifference], against: str, output_format: str) -> str:
-    """Return the differences of several pipelines one after another, as JSON in a list. UsageError for html."""
+def several(found: Sequence[PlanDifference], against: str, output_format: str, broken: Sequence[str] = ()) -> str:
+    """Return the differences of several pipelines one after another, as JSON in a list. UsageError for html.
+
+    Text and Markdown begin with a line for each pipeline in `broken`, which says why it can be planned no more.
+    """
     if output_format == "html":
         raise UsageError("--format html takes one FILE")
     texts = [FORMATTERS[output_format](each) for each in found]
     if output_format == "json":
         return printing.json_text([json.loads(text) for text in texts])
-    return "\n\n".join(texts) or f"against {against}: {NOTHING} in any pipeline"
+    mark, prose = ("- ", markdown.prose) if output_format == "markdown" else ("", str)
+    lines = [f"{mark}can be planned no more: {prose(each)}" for each in broken]
+    blocks = ["\n".join(lines), *texts] if lines else texts
+    return "\n\n".join(blocks) or f"against {against}: {NOTHING} in any pipeline"
 
 
 def _sections(found: PlanDifference) -> list[tuple[str, Sequence[FigureChange]]]:
     sections: list[tuple[str, Sequence[FigureChange]]] = list(found.figures.items())
-    return [*sections, ("at one time, at most", found.totals)] if found.totals else sections
+    sections += [("at one time, at most", found.totals), ("a whole run", found.run_totals)]
+    return [(title, figures) for title, figures in sections if figures]
 
 
 def _jobs(found: PlanDifference) -> list[tuple[JobPlan | UnplannedJob, str]]:

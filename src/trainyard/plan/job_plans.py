@@ -197,6 +197,35 @@ class Plan:
     not_planned: tuple[UnplannedJob, ...] = ()
 
     @property
+    def training_hours(self) -> float | None:
+        """The time of all steps of all trainings, one after another; None where that of one is not known."""
+        return self._of_all_trainings(lambda job: job.hours)
+
+    @property
+    def training_usd(self) -> float | None:
+        """The price of all steps of all trainings on demand; None where that of one is not known."""
+        return self._of_all_trainings(lambda job: job.on_demand_usd)
+
+    def _of_all_trainings(self, figure: Callable[[JobPlan], float | None]) -> float | None:
+        figures = [figure(job) for job in self.jobs if job.is_training]
+        known = [each for each in figures if each is not None]
+        return sum(known) if len(known) == len(figures) else None
+
+    def beyond(self, max_usd: float | None, *, must_fit: bool) -> list[str]:
+        """Return in words what takes more than is allowed: dollars for the trainings, and the memory of machines."""
+        found = []
+        if max_usd is not None and self.training_usd is None:
+            found.append(f"{self.file}: the price of its trainings is not known, and --max-usd is {max_usd:g}")
+        elif max_usd is not None and self.training_usd is not None and self.training_usd > max_usd:
+            found.append(f"{self.file}: its trainings cost ${self.training_usd:,.2f}, and --max-usd is {max_usd:g}")
+        if must_fit:
+            jobs = (job for job in self.jobs if job.estimate is not None and not job.estimate.fits)
+            found += [f"{self.file}: {job.name} {job.estimate.memory_finding}" for job in jobs if job.estimate]
+            unknown = (job for job in self.jobs if job.is_training and job.estimate is None)
+            found += [f"{self.file}: whether {job.name} fits is not known: {job.estimate_reason}" for job in unknown]
+        return found
+
+    @property
     def findings(self) -> list[tuple[str, str]]:
         """What to look at before paying for this, each with the job's name."""
         return [(job.name, finding) for job in self.jobs for finding in job.findings]
