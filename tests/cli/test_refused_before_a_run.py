@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import venv
 from collections.abc import Callable
@@ -117,6 +118,28 @@ def test_batches_that_do_not_divide(
     for word in words:
         assert word in outcome.stderr
     assert not runs.exists(), "nothing has started"
+
+
+def test_a_first_run_of_own_steps_warns_of_no_environment(trainyard: Run, tmp_path: Path) -> None:
+    """A newcomer takes a list of other versions for a broken installation; environments.txt has it."""
+    run = (
+        "run",
+        "pipelines/ddp.yaml",
+        "--profile",
+        "local",
+        "--run-dir",
+        str(tmp_path / "run"),
+        "--max-processes",
+        "1",
+    )
+
+    outcome = trainyard(*run, "--set", "inputs.epochs=1", "--set", "inputs.minimum_accuracy=0")
+
+    assert outcome.exit_code == 0, outcome.stderr
+    assert "this Python differs" not in outcome.stderr
+    record = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert not [note for note in record["notes"] if "Python" in note]
+    assert "for export_model" in (tmp_path / "run" / "environments.txt").read_text()
 
 
 def test_only_jobs_that_run_are_held_to_what_they_are_given(trainyard: Run, tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from trainyard.rehearse.errors import cannot_write
 from trainyard.rehearse.local_jobs import LocalJob
 from trainyard.rehearse.reuse import local_packages, python_version
 from trainyard.spec.model import Environment
+from trainyard.spec.shell_words import step_call
 
 _CONDA = re.compile(r"(?:[\w./-]+::)?(?P<name>[\w.-]+)\s*(?P<version>[=<>!~].*?|\d\S*)?(?:=\w+)?\s*$")
 _REQUIREMENTS = re.compile(r"[\w.-]*requirements[\w.-]*\.(?:txt|in)", re.IGNORECASE)
@@ -204,12 +205,16 @@ _MOST_NAMES = 3
 def environment_notes(jobs: Iterable[LocalJob], python: Path, run_folder: Path) -> list[str]:
     """Return a warning for each environment whose packages differ from those of `python`; write all of them to a file.
 
-    Raise `RunError` when that cannot be written.
+    Environments of this project's own steps are in the file alone: what those steps need is checked by itself.
+    Raise `RunError` when the file cannot be written.
     """
     users: dict[tuple[Path, int], tuple[Environment, list[str]]] = {}
+    own_steps: set[str] = set()
     for job in jobs:
         environment = job.component.environment
         source = environment.package_source if environment is not None else None
+        if step_call(str(job.component.command.data)) is not None:
+            own_steps.add(job.name)
         if environment is not None and source is not None:
             users.setdefault(source, (environment, []))[1].append(job.name)
     notes, lines = [], []
@@ -217,10 +222,11 @@ def environment_notes(jobs: Iterable[LocalJob], python: Path, run_folder: Path) 
         missing, others = differences(wanted_packages(environment), python, installed_versions(python))
         if not missing and not others:
             continue
-        parts = [f"missing: {_few(missing)}"] if missing else []
-        parts += [f"other versions: {_few(others)}"] if others else []
-        who = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
-        notes.append(f"{who}: this Python differs from {place.name}: {'; '.join(parts)}")
+        if not own_steps.issuperset(names):
+            parts = [f"missing: {_few(missing)}"] if missing else []
+            parts += [f"other versions: {_few(others)}"] if others else []
+            who = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
+            notes.append(f"{who}: this Python differs from {place.name}: {'; '.join(parts)}")
         lines += [f"{place}, for {', '.join(names)}, compared with {python}"]
         lines += [f"  missing: {package}" for package in missing]
         lines += [f"  other version: {package}" for package in others]
@@ -230,6 +236,7 @@ def environment_notes(jobs: Iterable[LocalJob], python: Path, run_folder: Path) 
             file.write_text("\n".join(lines) + "\n", encoding="utf-8")
         except OSError as error:
             raise cannot_write(file, error) from error
+    if notes:
         notes[-1] += f" (all in {LIST_FILE} of the run's folder)"
     return notes
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PureWindowsPath
 
 from trainyard.settings.steps.preparation import PrepareImages
@@ -65,7 +65,7 @@ def _rows(table: Path, required: tuple[str, ...]) -> Iterator[tuple[str, Mapping
     read = _read_csv if table.suffix.lower() == ".csv" else _read_parquet
     columns, rows = read(table)
     if missing := [name for name in required if name not in columns]:
-        if separator := _other_separator(columns, required):
+        if separator := _other_separator(columns):
             raise StepError(f"{table} has {separator!r} between its columns; write it with commas")
         raise StepError(
             f"{table} has no column {missing[0]!r}; it has {', '.join(columns) or 'none'}: set --path-column and "
@@ -75,11 +75,10 @@ def _rows(table: Path, required: tuple[str, ...]) -> Iterator[tuple[str, Mapping
         yield f"{table}:{number}", row
 
 
-def _other_separator(columns: Sequence[str], required: Iterable[str]) -> str | None:
+def _other_separator(columns: Sequence[str]) -> str | None:
     """Return what separates the columns of a table whose header was read as one column."""
     header = columns[0] if len(columns) == 1 else ""
-    found = (separator for separator in _OTHER_SEPARATORS if set(required) <= set(header.split(separator)))
-    return next(found, None)
+    return next((separator for separator in _OTHER_SEPARATORS if separator in header), None)
 
 
 def _read_csv(table: Path) -> tuple[list[str], Iterator[tuple[int, Mapping[str, str]]]]:
