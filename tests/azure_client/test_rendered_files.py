@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from trainyard.rehearse.job_code import snapshot_of
+from trainyard.rehearse.snapshots import snapshot_of
 from trainyard.render.project import Project
 from trainyard.render.rendering import render
 from trainyard.render.writing import write

@@ -20,7 +20,7 @@ from golden_bodies import SentPipeline, send_pipeline
 from lean_project import lean_project
 from loopback_azure import GROUP, SUBSCRIPTION, WORKSPACE, WORKSPACE_PATH, LoopbackAzure, Request
 
-from trainyard.rehearse.job_code import snapshot_of
+from trainyard.rehearse.snapshots import snapshot_of
 from trainyard.render.profiles import Profile, load_profile, profile_names
 from trainyard.render.project import Project
 from trainyard.render.rendering import render

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from trainyard.rehearse.job_code import snapshot_of
+from trainyard.rehearse.snapshots import snapshot_of
 from trainyard.spec.loading import load_pipeline
 from trainyard.spec.model import Component
 from trainyard.spec.uploads import ignore_rule

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import sys
+import venv
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -255,3 +257,177 @@ def test_each_node_has_a_host_of_its_own_in_the_list(project: Project) -> None:
     with socket.create_server(("0.0.0.0", 0)) as server:
         for host in hosts:
             socket.create_connection((host, server.getsockname()[1]), timeout=5).close()
+
+
+LISTS_ITS_FOLDER = "import os\nprint(sorted(os.listdir()))\n"
+LISTED = {"command": "python list_files.py", "code": "src"}
+
+
+def the_only_job(project: Project) -> dict[str, Any]:
+    (ran,) = project.record["jobs"].values()
+    return dict(ran)
+
+
+def reused(project: Project) -> bool:
+    """Whether the job of the last run, which completed, was reused."""
+    assert the_only_job(project)["status"] == "completed"
+    return the_only_job(project)["reused_from"] is not None
+
+
+def logged(project: Project) -> str:
+    (log,) = the_only_job(project)["logs"]
+    return (project.run_folder / log).read_text(encoding="utf-8")
+
+
+def test_a_file_that_no_script_imports_is_part_of_the_code(project: Project) -> None:
+    """Azure ML hashes the whole snapshot: a script may list its folder, or start another."""
+    project.write("src/list_files.py", LISTS_ITS_FOLDER)
+    project.write("src/.amlignore", "notes.py\n")
+    project.run(LISTED)
+
+    project.write("src/notes.py", "")
+    project.run(LISTED)
+    assert reused(project), ".amlignore excludes it"
+
+    project.write("src/evaluate.py", "")
+    project.run(LISTED)
+    assert not reused(project)
+    assert "evaluate.py" in logged(project)
+    assert the_only_job(project)["reuse"].endswith(": code (evaluate.py is new; job does not import it)")
+
+
+def test_files_that_a_job_does_not_import_are_skipped_on_demand(project: Project) -> None:
+    """It is reused then, but without the flag it is not: nobody has promised that nothing else reads them."""
+    project.write("src/train.py", "import layers\nprint(layers.WIDTH)\n")
+    project.write("src/layers.py", "WIDTH = 1\n")
+    project.write("src/evaluate.py", "")
+    job = {"command": "python train.py", "code": "src"}
+    project.run(job)
+
+    project.write("src/evaluate.py", "print()\n")
+    project.run(job, "--reuse-imports")
+    assert reused(project)
+    taken = the_only_job(project)["reuse"]
+    assert taken == "taken from run run-1, with --reuse-imports: evaluate.py changed; job does not import it"
+
+    shown = project.run(job).stderr
+    assert not reused(project)
+    assert "code (evaluate.py changed; job does not import it)" in shown
+
+    for width, text in ((2, "WIDTH = 2\n"), (3, "import importlib\nWIDTH = 3\n")):
+        project.write("src/layers.py", text)
+        project.run(job, "--reuse-imports")
+        assert not reused(project)
+        assert logged(project) == f"{width}\n"
+        assert the_only_job(project)["reuse"].endswith(": code (layers.py changed)")
+
+    project.write("src/evaluate.py", "")
+    project.run(job, "--reuse-imports")
+    assert not reused(project), "layers.py may import anything now"
+
+
+def test_a_file_outside_the_code_counts_by_its_content(project: Project) -> None:
+    settings = project.write("elsewhere/settings.txt", "one\n")
+    job = {"command": f"cat {settings}; ls --color=never {settings.parent}", "code": "src"}
+    project.write("src/train.py", "")
+    first = project.run(job)
+    assert f"{settings} is a path of this machine, which the cluster does not have" in first.stderr
+    project.run(job)
+    assert reused(project)
+
+    settings.write_text("two\n", encoding="utf-8")
+    project.run(job)
+    assert not reused(project)
+    assert logged(project).startswith("two\n")
+    assert str(settings) in the_only_job(project)["reuse"]
+
+    project.write("elsewhere/more.txt", "")
+    project.run(job)
+    assert not reused(project)
+    assert "more.txt" in logged(project)
+
+
+@pytest.mark.parametrize(
+    "named", [{"inputs": {"settings": "{file}"}}, {"environment_variables": {"SETTINGS": "of=here:{file}"}}]
+)
+def test_a_file_that_a_value_names_counts_too(project: Project, named: dict[str, Any]) -> None:
+    file = project.write("settings.txt", "one\n")
+    job = {"command": "cat settings", "code": "src", **json.loads(json.dumps(named).replace("{file}", str(file)))}
+    job["command"] = f"cat {'${{inputs.settings}}' if 'inputs' in named else '${SETTINGS#*:}'}"
+    project.write("src/train.py", "")
+    project.run(job)
+
+    file.write_text("two\n", encoding="utf-8")
+    project.run(job)
+
+    assert not reused(project)
+    assert logged(project) == "two\n"
+
+
+def test_what_an_image_has_itself_is_no_reason_to_warn(project: Project) -> None:
+    run = project.run({"command": "/bin/bash -c 'cd /tmp && ls /usr/bin > /dev/null'"})
+
+    assert "path of this machine" not in run.stderr
+    project.run({"command": "/bin/bash -c 'cd /tmp && ls /usr/bin > /dev/null'"})
+    assert reused(project)
+
+
+OF_HATCH = {"_helpers.pth": "{folder}\n"}
+OF_SETUPTOOLS = {
+    "__editable__.helpers-1.0.pth": "import __editable___helpers_1_0_finder",
+    "__editable___helpers_1_0_finder.py": "MAPPING: dict[str, str] = {{'helpers': '{folder}/helpers'}}\n"
+    "import sys\nsys.path.append(MAPPING['helpers'].removesuffix('/helpers'))\n",
+}
+
+
+@pytest.mark.parametrize("installed", [OF_HATCH, OF_SETUPTOOLS], ids=["path", "finder"])
+def test_an_editable_install_counts_by_its_content(
+    project: Project, tmp_path_factory: pytest.TempPathFactory, installed: dict[str, str]
+) -> None:
+    python = tmp_path_factory.mktemp("python") / "bin" / "python"
+    venv.create(python.parents[1])
+    (packages,) = python.parents[1].glob("lib/python*/site-packages")
+    for name, text in installed.items():
+        (packages / name).write_text(text.format(folder=project.folder / "library"), encoding="utf-8")
+    words = project.write("library/helpers/__init__.py", "WORD = 'one'\n")
+    project.write("library/data/rows.csv", "1")
+    project.write("src/train.py", "import helpers\nprint(helpers.WORD)\n")
+    job = {"command": "python train.py", "code": "src"}
+
+    first = project.run(job, "--python", str(python))
+    assert logged(project) == "one\n"
+    assert f"job: it imports helpers from {project.folder / 'library'}" in first.stderr
+    assert "(an editable install), which the cluster does not have" in first.stderr
+    project.write("library/data/rows.csv", "2")
+    project.run(job, "--python", str(python))
+    assert reused(project), "that is not what a script imports"
+
+    words.write_text("WORD = 'another'\n", encoding="utf-8")
+    project.run(job, "--python", str(python))
+    assert not reused(project)
+    assert logged(project) == "another\n"
+    assert f"editable install {project.folder / 'library'}" in the_only_job(project)["reuse"]
+
+    # What brings the package along needs no warning.
+    project.write("src/helpers.py", "WORD = 'own'\n")
+    own = project.run(job, "--python", str(python))
+    assert "editable install)" not in own.stderr
+    assert logged(project) == "own\n"
+
+
+def test_a_large_input_is_read_once(project: Project) -> None:
+    """More than a gigabyte is linked to the job, which changes the file's change time, but not its content."""
+    large = project.write("large.bin", "")
+    os.truncate(large, (1 << 30) + 1)
+    os.utime(large, (1_700_000_000, 1_700_000_000))
+    job = {"command": "wc -c ${{inputs.data}}", "inputs": {"data": {"type": "uri_file", "path": "large.bin"}}}
+    reading = "reading inputs to find out what has changed"
+
+    assert reading in project.run(job).stderr
+    assert reading not in project.run(job, "--no-cache").stderr
+    assert not reused(project)
+    assert reading not in project.run(job).stderr
+    assert reused(project)
+
+    os.utime(large, (1_700_000_001, 1_700_000_001))
+    assert reading in project.run(job).stderr

@@ -75,7 +75,7 @@ def test_an_unchanged_pipeline_starts_no_process(
 
 
 CHANGES: dict[str, tuple[dict[str, Any], Edit, str]] = {
-    "code": ({}, lambda w: (w.code / "new.py").write_text("x = 1"), "code"),
+    "code": ({}, lambda w: (w.code / "new.py").write_text("x = 1"), "code (new.py is new)"),
     "command": ({"command": "cp '${{inputs.data}}'/* '${{outputs.copied}}'"}, lambda w: None, "command"),
     "parameter": ({"label": "y"}, lambda w: None, "input label"),
     "data": ({}, lambda w: (w.root / "data" / "numbers.txt").write_text("1 2 4"), "input data"),
@@ -263,14 +263,27 @@ def test_large_files_are_read_once(tmp_path: Path) -> None:
     digest = digests.of_file(big)
     digests.save()
 
-    # Its change time is now, so the digest is not trusted yet: the file could change again within the clock's tick.
-    assert not index.exists()
-    time.sleep(2.1)
-    assert digests.of_file(big) == digest
+    (name,) = json.loads(index.read_text())
+    assert name == str(big)
+    big.write_bytes(b"1" * 100_000)
+    os.utime(big, (an_hour_ago, an_hour_ago))
+    assert ContentDigests(index).of_file(big) == digest, "by path, size, time and inode it is the same file"
+    other = tmp_path / "other"
+    other.write_bytes(b"1" * 100_000)
+    os.utime(other, (an_hour_ago, an_hour_ago))
+    other.replace(big)
+    assert ContentDigests(index).of_file(big) != digest
+
+
+def test_what_was_just_written_is_not_remembered(tmp_path: Path) -> None:
+    """It could change again within a tick of the clock."""
+    (tmp_path / "big").write_bytes(b"0" * 100_000)
+    digests = ContentDigests(tmp_path / "index.json")
+
+    digests.of_file(tmp_path / "big")
     digests.save()
-    (key,) = json.loads(index.read_text())
-    index.write_text(json.dumps({key: "remembered"}))
-    assert ContentDigests(index).of_file(big) == "remembered"
+
+    assert not (tmp_path / "index.json").exists()
 
 
 def test_an_unknown_key_has_no_result(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from trainyard.rehearse.digests import ContentDigests
-from trainyard.rehearse.job_code import snapshot_of
+from trainyard.rehearse.snapshots import snapshot_of
 from trainyard.spec.diagnostic import SpecError
 from trainyard.spec.loading import load_component
 

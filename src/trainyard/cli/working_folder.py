@@ -100,7 +100,7 @@ def keep_runs_out_of_snapshots(pipeline: PipelineComponent) -> None:
 
 def list_snapshots(pipeline: PipelineComponent) -> None:
     """Print how much would be uploaded with the code of jobs, and its largest files."""
-    from trainyard.rehearse.job_code import snapshot_of
+    from trainyard.rehearse.snapshots import snapshot_of
 
     listed = set()
     for job, code in code_folders(pipeline):

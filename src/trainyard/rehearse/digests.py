@@ -7,6 +7,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 from trainyard.rehearse.errors import RunError, cannot_write
@@ -15,7 +16,7 @@ from trainyard.settings.quantities import memory
 
 # A file this new could be written again without its times changing, so its digest is not remembered.
 _SETTLED_SECONDS = 2.0
-# Smaller files are read faster than looked up.
+# Less than this is read faster than looked up.
 _REMEMBERED_BYTES = 1 << 16
 _BYTES_BETWEEN_NOTES = 1 << 30
 
@@ -26,7 +27,11 @@ def digest_of(*parts: object) -> str:
 
 
 class ContentDigests:
-    """Content digests of files, kept in `index_file` by inode, size and times; `note` tells of long reading."""
+    """Content digests of files and folders, kept in `index_file` as long as these stay as they are.
+
+    A file stays as it is while its path, size, modification time and inode do. The time of its last change of any kind
+    says less: a hard link to it, as jobs get for large inputs, changes that. `note` tells of long reading.
+    """
 
     def __init__(
         self,
@@ -39,33 +44,54 @@ class ContentDigests:
         self._note = note
         self._bytes_between_notes = bytes_between_notes
         self._read_bytes = 0
-        self._remembered: dict[str, str] | None = None
+        self._remembered: dict[str, list[str]] | None = None
+        self._of_run: dict[str, str] = {}
         self._changed = False
 
     def of_path(self, path: Path) -> str:
         """Return the digest of a file, or of a folder's files with their relative names."""
         if path.is_file():
             return self.of_file(path)
-        return self.of_files(files_beneath(path))
+        return self.of_files(files_beneath(path), f"{path}/")
 
-    def of_files(self, files: Iterable[tuple[Path, str]]) -> str:
-        """Return the digest of files with the names given beside them, including whether each is executable."""
-        return digest_of(*sorted((name, os.access(file, os.X_OK), self.of_file(file)) for file, name in files))
+    def of_files(self, files: Iterable[tuple[Path, str]], kept_as: str) -> str:
+        """Return the digest of files with the names given beside them, including whether each is executable.
+
+        It is remembered as `kept_as`.
+        """
+        listed = list(files)
+        return self._kept(
+            kept_as,
+            lambda: _state_of(listed),
+            lambda: digest_of(*sorted((name, os.access(file, os.X_OK), self.of_file(file)) for file, name in listed)),
+        )
 
     def of_file(self, file: Path) -> str:
         """Return the SHA-256 of a file's content."""
-        status = file.stat()
-        if status.st_size < _REMEMBERED_BYTES:
-            return hashlib.sha256(file.read_bytes()).hexdigest()
-        key = f"{status.st_dev}:{status.st_ino}:{status.st_size}:{status.st_mtime_ns}:{status.st_ctime_ns}"
+        if file.stat().st_size < _REMEMBERED_BYTES:
+            return self._read_digest(file)
+        return self._kept(str(file), lambda: _state_of([(file, "")]), lambda: self._read_digest(file))
+
+    def once(self, name: str, files: Iterable[tuple[Path, str]]) -> str:
+        """Return the digest of files as they were when this was first called with the name: looking takes time too."""
+        if name not in self._of_run:
+            self._of_run[name] = self.of_files(files, name)
+        return self._of_run[name]
+
+    def _kept(self, name: str, state_now: Callable[[], _State], compute: Callable[[], str]) -> str:
+        """Return what is remembered under a name for the files' state, else what is computed now."""
+        state = state_now()
+        if state.size_bytes < _REMEMBERED_BYTES:
+            return compute()
         remembered = self._load()
-        if key not in remembered:
-            digest = self._read_digest(file)
-            if time.time() - max(status.st_mtime, status.st_ctime) < _SETTLED_SECONDS:
-                return digest
-            remembered[key] = digest
+        known = remembered.get(name)
+        if known is not None and known[0] == state.digest:
+            return known[1]
+        digest = compute()
+        if time.time() - state.newest >= _SETTLED_SECONDS and state_now() == state:
+            remembered[name] = [state.digest, digest]
             self._changed = True
-        return remembered[key]
+        return digest
 
     def _read_digest(self, file: Path) -> str:
         try:
@@ -87,13 +113,30 @@ class ContentDigests:
             write_json(self._index_file, self._remembered)
             self._changed = False
 
-    def _load(self) -> dict[str, str]:
+    def _load(self) -> dict[str, list[str]]:
         if self._remembered is None:
             try:
-                self._remembered = dict(json.loads(self._index_file.read_text(encoding="utf-8")))
+                index = dict(json.loads(self._index_file.read_text(encoding="utf-8")))
             except (OSError, ValueError):
-                self._remembered = {}  # the index only saves time; without it files are read again
+                index = {}  # the index only saves time; without it files are read again
+            self._remembered = {name: kept for name, kept in index.items() if isinstance(kept, list) and len(kept) == 2}
         return self._remembered
+
+
+@dataclass(frozen=True)
+class _State:
+    """What changes when one of some files does, how large they are together, and the newest modification time."""
+
+    digest: str
+    size_bytes: int
+    newest: float
+
+
+def _state_of(files: Iterable[tuple[Path, str]]) -> _State:
+    statuses = [(name, file.stat()) for file, name in files]
+    seen = sorted((name, s.st_size, s.st_mtime_ns, s.st_dev, s.st_ino, s.st_mode) for name, s in statuses)
+    size_bytes = sum(status.st_size for _, status in statuses)
+    return _State(digest_of(seen), size_bytes, max((status.st_mtime for _, status in statuses), default=0.0))
 
 
 def write_json(file: Path, document: object) -> None:

@@ -19,7 +19,7 @@ from packaging.version import InvalidVersion, Version
 from trainyard.catalogue.python_packages import known_module, modules_of, package_name, package_of
 from trainyard.rehearse.errors import cannot_write
 from trainyard.rehearse.local_jobs import LocalJob
-from trainyard.rehearse.reuse import local_packages, python_version
+from trainyard.rehearse.local_python import local_packages, python_version
 from trainyard.spec.model import Environment
 from trainyard.spec.shell_words import step_call
 

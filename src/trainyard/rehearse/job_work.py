@@ -28,7 +28,7 @@ from trainyard.rehearse.outcome import WarningLines
 from trainyard.rehearse.reuse import EarlierResult, JobKey, StepCache, job_key, link_or_copy, link_result
 from trainyard.rehearse.sweeps import run_sweep
 from trainyard.rehearse.tracking_store import EndStatus, RunIdentity, TrackingStore
-from trainyard.settings.run_record import TrialRecord
+from trainyard.settings.run_record import NOTHING_CHANGED, TrialRecord
 from trainyard.spec.diagnostic import Span, SpecError
 from trainyard.spec.documents import Value
 from trainyard.spec.literals import LiteralError, ParameterValue, typed_literal
@@ -88,12 +88,13 @@ class RunContext:
 
 @dataclass(frozen=True)
 class Reused:
-    """The job's outputs were taken from an earlier run."""
+    """The job's outputs were taken from an earlier run, where they have this key; `why` says what differs, if any."""
 
     job: str
     earlier: EarlierResult
     key: JobKey
     command: str
+    why: str
 
 
 @dataclass(frozen=True)
@@ -155,16 +156,22 @@ def work(
         key = job_key(job, identities, context.digests, python, digest, without_gpus=without_gpus)
         attempt = _first_attempt(context, job, len(earlier_keys) + 1)
         why = _reason_to_run(context, job, is_restarted=bool(earlier_keys))
+        start, digests = f"{context.pipeline.name}.{job.name}", context.digests
         earlier, problem = cache.find(key, context.folder) if why is None else (None, None)
-        if earlier is not None:
-            take_over(context, job.name, earlier)
-            cache.remember_result(key, earlier.identity, context.folder, context.name, job.name)
+        reused = Reused(job.name, earlier, key, attempt.command, NOTHING_CHANGED) if earlier is not None else None
+        if reused is None and why is None and context.options.reuse_imports:
+            found = cache.find_by_imports(start, key, job, digests, context.folder)
+            if found is not None:
+                taken = f"taken from run {found.earlier.run}, with --reuse-imports: {found.differs}"
+                reused = Reused(job.name, found.earlier, found.key, attempt.command, taken)
+        if reused is not None:
+            take_over(context, job.name, reused.earlier)
+            cache.remember_result(reused.key, reused.earlier.identity, context.folder, context.name, job.name)
             _publish(context, job)
-            post(Reused(job.name, earlier, key, attempt.command))
+            post(reused)
             return
-        start = f"{context.pipeline.name}.{job.name}"
-        why = why or problem or cache.why_new(start, key)
-        cache.remember_start(start, key, context.name)
+        why = why or problem or cache.why_new(start, key, job, digests)
+        cache.remember_start(start, key, context.name, job, digests)
         identity = identity_of(job, key, context.identity.run_id, earlier_keys)
         while True:
             # Before the event, which writes the record: that must not meet a disk that the copy is filling.

@@ -9,11 +9,12 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 
 from trainyard.rehearse.errors import UsageError, error_at
-from trainyard.rehearse.job_code import Snapshot, snapshot_of
 from trainyard.rehearse.local_data import KeptData, LocalPath, local_path, on_this_machine
 from trainyard.rehearse.machine import available_processors
+from trainyard.rehearse.snapshots import Snapshot, snapshot_of
 from trainyard.settings.quantities import counted
 from trainyard.spec.distributions import TensorFlow
 from trainyard.spec.literals import ParameterValue
@@ -96,6 +97,11 @@ class LocalJob:
     def snapshot(self) -> Snapshot:
         """Its code. Raise `SpecError` when a part of it is missing."""
         return snapshot_of(self.component)
+
+    def has_in_its_code(self, path: Path) -> bool:
+        """Return whether a file or folder is beneath those that its snapshot is made of."""
+        folders = [self.component.code, *self.component.additional_includes]
+        return any(path.resolve().is_relative_to(folder.resolve()) for folder in folders if folder is not None)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 import threading
 from collections.abc import Mapping
@@ -21,11 +20,14 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.rehearse.digests import ContentDigests, digest_of, write_json
-from trainyard.rehearse.errors import RunError, cannot_write
-from trainyard.rehearse.job_code import code_of_job
+from trainyard.rehearse.errors import cannot_write
+from trainyard.rehearse.job_imports import imported_files, is_python
 from trainyard.rehearse.local_data import LocalPath
 from trainyard.rehearse.local_jobs import LocalJob, WrittenValue
-from trainyard.settings.files import files_beneath, os_error_reason
+from trainyard.rehearse.local_python import editable_installs, importable_files, local_python_digest
+from trainyard.rehearse.outside_files import named_absolutely
+from trainyard.rehearse.snapshots import SnapshotLists, changes_in_words
+from trainyard.settings.files import files_beneath
 from trainyard.settings.run_record import InvalidRunRecord, JobRecord, read_run_record
 from trainyard.spec.documents import Value
 from trainyard.spec.model import Component, Environment
@@ -33,6 +35,7 @@ from trainyard.spec.resolved import JobOutput
 
 CACHE_FORMAT = "trainyard.cache/1"
 _LOCATIONS_KEPT = 5
+_STARTS_KEPT = 4
 _LOCAL_PYTHON = "the local Python and its packages"
 _IMAGE = "the container image"
 
@@ -68,6 +71,15 @@ def _jobs_of(run_folder: Path) -> Mapping[str, JobRecord]:
         return {}
 
 
+@dataclass(frozen=True)
+class ResultByImports:
+    """A result that was made with other code, its key, and what differs: files that the job does not import."""
+
+    earlier: EarlierResult
+    key: JobKey
+    differs: str
+
+
 def job_key(
     job: LocalJob,
     upstream_identities: Mapping[str, str],
@@ -84,9 +96,8 @@ def job_key(
     `image` counts in place of `python`.
     """
     component = job.component
-    literals = [source for source in job.inputs.values() if isinstance(source, (str, int, float))]
     parts = {
-        "code": code_of_job(component.command.data, literals, job.environment_variables, job.snapshot).digest(digests),
+        "code": job.snapshot.digest(digests),
         "command": digest_of(component.command.data, *_task_parts(component)),
         "outputs": digest_of(sorted((port.name, port.type) for port in component.outputs.values())),
         "environment": _environment_digest(component.environment, digests),
@@ -98,6 +109,10 @@ def job_key(
         parts[_IMAGE] = digest_of(image)
     else:
         parts[_LOCAL_PYTHON] = local_python_digest(python)
+        parts |= {named.text: named.digest(digests) for named in named_absolutely(job)}
+        for root in editable_installs(python):
+            if not job.has_in_its_code(root):
+                parts[f"editable install {root}"] = digests.once(str(root), importable_files(root))
     if without_gpus:
         parts["--without-gpus"] = digest_of(without_gpus)
     for name, source in job.inputs.items():
@@ -146,50 +161,22 @@ def _environment_digest(environment: Environment | None, digests: ContentDigests
     return digest_of(environment.reference, environment.image, environment.dockerfile, contents, conda)
 
 
-def local_python_digest(python: Path = Path(sys.executable)) -> str:
-    """Return the digest of the Python and the packages that jobs run with here: another torch is another result.
-
-    Raise `RunError` for another Python that does not start.
-    """
-    version, _ = _version_and_path(python)
-    # Another may be a script around a Python, which only its path tells apart.
-    named = [] if python == Path(sys.executable) else [str(python)]
-    return digest_of(version, local_packages(python), *named)
+def not_imported(job: LocalJob, changes: Mapping[str, str]) -> set[str]:
+    """Return those of the changed files that a job cannot import; empty where reading cannot tell."""
+    texts = [source for source in job.inputs.values() if isinstance(source, (str, int, float))]
+    files: dict[str, Path | None] = {place: file for file, place in job.snapshot.files}
+    files |= {place: None for place in changes if place not in files}
+    imported = imported_files(job.component.command.data, texts, job.environment_variables, files)
+    return set() if imported is None else {place for place in changes if is_python(place)} - imported
 
 
-def local_packages(python: Path) -> list[str]:
-    """Return the folders of the metadata of a Python's packages, such as `numpy-2.4.0.dist-info`, sorted."""
-    folders = {Path(entry) for entry in python_paths(python) if entry.endswith(("site-packages", "dist-packages"))}
-    return sorted(
-        name for folder in folders if folder.is_dir() for name in os.listdir(folder) if name.endswith("-info")
-    )
-
-
-def python_paths(python: Path) -> list[str]:
-    """Return the folders that a Python imports from."""
-    return _version_and_path(python)[1]
-
-
-def python_version(python: Path) -> str:
-    """Return a Python's version, such as `3.11.7`."""
-    return _version_and_path(python)[0].split()[0]
-
-
-def _version_and_path(python: Path) -> tuple[str, list[str]]:
-    return (sys.version, sys.path) if python == Path(sys.executable) else _answers_of(python)
-
-
-@functools.cache
-def _answers_of(python: Path) -> tuple[str, list[str]]:
-    """The version and path of another Python."""
-    ask = "import json, sys; print(json.dumps([sys.version, sys.path]))"
-    try:
-        answer = subprocess.run([python, "-c", ask], capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError) as error:
-        why = os_error_reason(error) if isinstance(error, OSError) else f"it ended with exit code {error.returncode}"
-        raise RunError(f"--python {python}: cannot be started as the Python of jobs: {why}") from error
-    version, path = json.loads(answer.stdout)
-    return version, path
+def _changes_of(job: LocalJob, changes: Mapping[str, str]) -> str:
+    """The changed files that a job may read, or if it imports none of them that it does not."""
+    others = not_imported(job, changes)
+    read = {place: how for place, how in changes.items() if place not in others}
+    if read:
+        return changes_in_words(read)
+    return f"{changes_in_words(changes)}; {job.name} does not import {'it' if len(changes) == 1 else 'them'}"
 
 
 class StepCache:
@@ -197,6 +184,7 @@ class StepCache:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._snapshots = SnapshotLists(folder / "snapshots")
         self._replacing = threading.Lock()  # equal jobs of a run share a file, which is away while it is replaced
 
     def find(self, key: JobKey, own_run: Path) -> tuple[EarlierResult | None, str | None]:
@@ -214,7 +202,7 @@ class StepCache:
             problem = problem or f"its result in run {location['run']} {difference}"
         return None, problem
 
-    def why_new(self, last_file_name: str, key: JobKey) -> str:
+    def why_new(self, last_file_name: str, key: JobKey, job: LocalJob, digests: ContentDigests) -> str:
         """Return why there is no result with this key: what changed since this job last ran."""
         last = _read(self._last_file(last_file_name))
         if not last:
@@ -223,11 +211,36 @@ class StepCache:
         changed = [name for name in names if key.parts.get(name) != last["parts"].get(name)]
         if not changed:
             return f"its result in run {last['run']} is gone, or it did not complete"
+        if "code" in changed:
+            changes = self._snapshots.changes(last["parts"].get("code", ""), job.snapshot, digests)
+            changed[changed.index("code")] = f"code ({_changes_of(job, changes)})" if changes else "code"
         return f"changed since run {last['run']}: {', '.join(changed)}"
 
-    def remember_start(self, last_file_name: str, key: JobKey, run: str) -> None:
+    def find_by_imports(
+        self, last_file_name: str, key: JobKey, job: LocalJob, digests: ContentDigests, own_run: Path
+    ) -> ResultByImports | None:
+        """Return the newest result of an earlier start that differs in files only that the job does not import."""
+        last = _read(self._last_file(last_file_name))
+        for parts in [last["parts"], *last.get("earlier", [])] if last else []:
+            if any(parts.get(name) != key.parts.get(name) for name in {*parts, *key.parts} - {"code"}):
+                continue
+            changes = self._snapshots.changes(parts.get("code", ""), job.snapshot, digests)
+            if not changes or not changes.keys() <= not_imported(job, changes):
+                continue
+            found, _ = self.find(earlier_key := JobKey(digest_of(parts), parts), own_run)
+            if found is not None:
+                return ResultByImports(found, earlier_key, _changes_of(job, changes))
+        return None
+
+    def remember_start(
+        self, last_file_name: str, key: JobKey, run: str, job: LocalJob, digests: ContentDigests
+    ) -> None:
         """Record what goes into this start of a job, to explain later what changed. Raise `RunError` on failure."""
-        document = {"format": CACHE_FORMAT, "run": run, "parts": key.parts}
+        self._snapshots.remember(key.parts["code"], job.snapshot, digests)
+        last = _read(self._last_file(last_file_name))
+        known = [last["parts"], *last.get("earlier", [])] if last else []
+        earlier = [parts for parts in known if parts != key.parts][:_STARTS_KEPT]
+        document = {"format": CACHE_FORMAT, "run": run, "parts": key.parts, "earlier": earlier}
         self._write(self._last_file(last_file_name), document)
 
     def remember_result(self, key: JobKey, identity: str, run_folder: Path, run: str, job: str) -> None:

@@ -23,8 +23,10 @@ from trainyard.rehearse.job_work import RunContext, Software
 from trainyard.rehearse.local_data import LocalPath
 from trainyard.rehearse.local_distributions import local_distribution
 from trainyard.rehearse.local_jobs import LocalJob, LocalPipeline, Source, WrittenValue, local_pipeline
+from trainyard.rehearse.local_python import local_python_digest
 from trainyard.rehearse.machine import folder_for_jobs, job_path
-from trainyard.rehearse.reuse import StepCache, local_python_digest
+from trainyard.rehearse.outside_files import outside_notes
+from trainyard.rehearse.reuse import StepCache
 from trainyard.rehearse.run_options import ENVIRONMENT_CHOICES, RunOptions
 from trainyard.rehearse.run_store import create_run_folder, list_runs, new_record
 from trainyard.rehearse.scheduler import Scheduler
@@ -249,7 +251,7 @@ def _found(checked: _CheckedPipeline, options: RunOptions, reused: Collection[st
 
 
 def _environment_notes(checked: _CheckedPipeline, software: Software, run_folder: Path) -> list[str]:
-    """What to say of jobs that run in the Python here: what they install, and what that Python lacks."""
+    """What to say of jobs that run in a Python here: what they install, what it lacks, what only this machine has."""
     own = software.pythons.keys() | software.images.keys()
     jobs = [job for job in checked.jobs_to_run if job.name not in own]
     notes = [
@@ -257,6 +259,9 @@ def _environment_notes(checked: _CheckedPipeline, software: Software, run_folder
         for job in jobs
         if _PIP_INSTALL.search(job.component.command.data)
     ]
+    for job in checked.jobs_to_run:
+        if job.name not in software.images:
+            notes += outside_notes(job, software.python_of(job.name))
     environments = [job.component.environment for job in jobs]
     if not any(environment is not None and environment.package_source for environment in environments):
         return notes

@@ -40,7 +40,6 @@ from trainyard.rehearse.run_store import hold_lock, now, write_record
 from trainyard.rehearse.selection import ReusedResult, Selection
 from trainyard.rehearse.tracking_store import EndStatus
 from trainyard.settings.run_record import (
-    NOTHING_CHANGED,
     AttemptRecord,
     JobRecord,
     RunRecord,
@@ -180,7 +179,7 @@ class Scheduler:
         if isinstance(event, Reused):
             job = self._record.jobs[event.job]
             job.cache_key, job.key_parts, job.command = event.key.key, event.key.parts, event.command
-            self._take_over(event.job, event.earlier, NOTHING_CHANGED)
+            self._take_over(event.job, event.earlier, event.why)
         elif isinstance(event, Ended):
             self._on_ended(event)
         else:

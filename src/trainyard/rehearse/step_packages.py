@@ -9,7 +9,7 @@ from pathlib import Path
 
 from trainyard.rehearse.errors import RunError
 from trainyard.rehearse.local_jobs import LocalJob
-from trainyard.rehearse.reuse import local_packages, python_paths
+from trainyard.rehearse.local_python import local_packages, python_paths
 from trainyard.spec.shell_words import step_call
 
 _OF_TRAININGS = ("torch", "numpy", "transformers", "safetensors")

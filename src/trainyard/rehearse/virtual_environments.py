@@ -15,7 +15,7 @@ from trainyard.rehearse.digests import digest_of
 from trainyard.rehearse.environment_packages import WantedPackage, pip_lines, wanted_packages
 from trainyard.rehearse.errors import RunError, cannot_write
 from trainyard.rehearse.local_jobs import LocalJob
-from trainyard.rehearse.reuse import local_packages, python_version
+from trainyard.rehearse.local_python import local_packages, python_version
 from trainyard.settings.files import open_lock_file
 from trainyard.settings.quantities import duration
 

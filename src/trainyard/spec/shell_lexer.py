@@ -16,7 +16,7 @@ _COMMENT = re.compile(r"#[^\n]*")
 _PLAIN = re.compile(r"[^ \t\r\n'\"\\$`;|&<>()\]]+")
 _DELIMITER = re.compile(r"[ \t]*([^\s;|&<>()]+)")
 # The bound keeps a command that consists of openings from being searched to its end for each of them.
-_BINDING = re.compile(r"\$\{\{.{0,500}?\}\}", re.DOTALL)
+BINDING = re.compile(r"\$\{\{.{0,500}?\}\}", re.DOTALL)
 _SUBSTITUTION = re.compile(r"\$\(|`|\$[A-Za-z_{](?!\{)")
 _IN_GROUP = re.compile(r"\\|'|\"|`|\$\(|[()]")
 # What stands before a command as a word of its own, and is no program.
@@ -38,7 +38,7 @@ class Word(NamedTuple):
     @property
     def is_plain(self) -> bool:
         """Whether the process gets this as it is: it contains no variable or command, but maybe a binding."""
-        return _SUBSTITUTION.search(_BINDING.sub("", self.text)) is None
+        return _SUBSTITUTION.search(BINDING.sub("", self.text)) is None
 
 
 class ShellText(NamedTuple):
@@ -144,7 +144,7 @@ def _word(command: str, start: int, is_optional: bool) -> Word:
         if plain := _PLAIN.match(command, position):
             parts.append(plain[0])
             position = plain.end()
-        elif character == "$" and (binding := _BINDING.match(command, position)):
+        elif character == "$" and (binding := BINDING.match(command, position)):
             parts.append(binding[0])
             position = binding.end()
         elif character in "'\"":

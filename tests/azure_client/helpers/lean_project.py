@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from trainyard.rehearse.job_code import snapshot_of
+from trainyard.rehearse.snapshots import snapshot_of
 from trainyard.spec.loading import load_pipeline
 from trainyard.spec.model import Component
 

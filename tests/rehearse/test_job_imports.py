@@ -1,14 +1,14 @@
-"""Which files of a snapshot count for a job: what its entry module can import, and everything where that is unknown."""
+"""Which files of a snapshot a job can import, as far as reading can tell."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from trainyard.rehearse.job_code import Snapshot, code_of_job, snapshot_of
+from trainyard.rehearse.job_imports import imported_files
+from trainyard.rehearse.snapshots import snapshot_of
 from trainyard.spec.loading import load_component
 
 ROOT = Path(__file__).parents[2]
@@ -26,26 +26,26 @@ CODE = {
     "steps/measures.py": "",
     "unclaimed.py": "",
 }
-EVERYTHING = set(CODE)
-ALWAYS = {"labels.txt", "steps/__init__.py", "unclaimed.py"}
+PYTHON = {place for place in CODE if place.endswith(".py")}
+PACKAGE = {"steps/__init__.py"}
 MODELS = {"steps/models/__init__.py", "steps/models/small.py"}
-OF_TRAIN = ALWAYS | MODELS | {"steps/train.py", "steps/loop.py", "steps/reading.py"}
-OF_PREPARE = ALWAYS | {"steps/prepare.py", "steps/reading.py"}
+OF_TRAIN = PACKAGE | MODELS | {"steps/train.py", "steps/loop.py", "steps/reading.py"}
+OF_PREPARE = PACKAGE | {"steps/prepare.py", "steps/reading.py"}
+UNKNOWN = None
 
-Count = Callable[..., set[str]]
+Count = Callable[..., set[str] | None]
 
 
 @pytest.fixture
 def count(tmp_path: Path) -> Count:
-    """Makes a snapshot of CODE with these changes, and returns the places that count for a command."""
+    """Makes a snapshot of CODE with these changes, and returns the places that a command can import."""
 
-    def places(command: str, *values: object, variables: Mapping[str, str] = {}, **changes: str) -> set[str]:
+    def places(command: str, *values: object, variables: Mapping[str, str] = {}, **changes: str) -> set[str] | None:
         files = CODE | {name.replace("__", "/") + ".py": text for name, text in changes.items()}
         for place, text in files.items():
             (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / place).write_text(text)
-        snapshot = Snapshot(tuple((tmp_path / place, place) for place in sorted(files)))
-        return {place for _, place in code_of_job(command, values, variables, snapshot).files}
+        return imported_files(command, values, variables, {place: tmp_path / place for place in sorted(files)})
 
     return places
 
@@ -57,18 +57,20 @@ def count(tmp_path: Path) -> Count:
         ("python3 -u -m steps.prepare --out '${{outputs.out}}'\n", OF_PREPARE),
         ("python -m steps.prepare \\\n  --out x", OF_PREPARE),
         ("python -m steps.prepare steps/evaluate.py", OF_PREPARE),
-        ("python -m steps.prepare && python -m steps.train", EVERYTHING),
-        ("python -m steps.prepare > log.txt", EVERYTHING),
-        ("python -m steps.prepare\npython -m steps.train", EVERYTHING),
-        ("python -m steps.$STEP", EVERYTHING),
-        ("bash run.sh", EVERYTHING),
-        ("torchrun -m steps.train", EVERYTHING),
-        ("python -c 'import steps.train'", EVERYTHING),
-        ("python -m torch.distributed.run steps/train.py", EVERYTHING),
-        ("python ../elsewhere.py", EVERYTHING),
+        ("python -m steps.prepare && python -m steps.train", UNKNOWN),
+        ("python -m steps.prepare > log.txt", UNKNOWN),
+        ("python -m steps.prepare\npython -m steps.train", UNKNOWN),
+        ("python -m steps.$STEP", UNKNOWN),
+        ("bash run.sh", UNKNOWN),
+        ("torchrun -m steps.train", UNKNOWN),
+        ("python -c 'import steps.train'", UNKNOWN),
+        ("python -m torch.distributed.run steps/train.py", UNKNOWN),
+        ("python ../elsewhere.py", UNKNOWN),
     ],
 )
-def test_a_single_python_command_narrows_the_snapshot(count: Count, command: str, expected: set[str]) -> None:
+def test_what_a_command_imports_is_known_of_a_single_python_command(
+    count: Count, command: str, expected: set[str] | None
+) -> None:
     assert count(command) == expected
 
 
@@ -77,7 +79,7 @@ def test_a_script_imports_from_its_own_folder(count: Count) -> None:
 
     counted = count("python tools/run.py", **changes, tools__hidden="")
 
-    assert {place for place in counted if place.startswith("tools")} == {"tools/run.py", "tools/helper.py"}
+    assert counted == {"tools/run.py", "tools/helper.py"}
 
 
 @pytest.mark.parametrize(
@@ -97,8 +99,8 @@ def test_a_script_imports_from_its_own_folder(count: Count) -> None:
         "def broken(:",
     ],
 )
-def test_code_that_may_load_other_code_counts_everything(count: Count, source: str) -> None:
-    assert count("python -m steps.prepare", steps__reading=source) == EVERYTHING
+def test_code_that_may_load_other_code_may_import_anything(count: Count, source: str) -> None:
+    assert count("python -m steps.prepare", steps__reading=source) == UNKNOWN
     assert count("python -m steps.prepare", steps__reading="", steps__measures=source) == OF_PREPARE
 
 
@@ -113,8 +115,8 @@ def test_what_looks_like_loading_code_and_is_not(count: Count) -> None:
     [
         ("steps.models.*", MODELS),
         ("steps.measures, steps.models", {"steps/measures.py", "steps/models/__init__.py"}),
-        ("not steps", set()),
-        ("not tools", EVERYTHING),
+        ("not steps", {"unclaimed.py"}),
+        ("not tools", PYTHON),
     ],
 )
 def test_a_comment_says_what_may_be_imported(count: Count, patterns: str, added: set[str]) -> None:
@@ -130,7 +132,7 @@ def test_modules_that_are_named_count(count: Count) -> None:
     assert count("python -m steps.prepare", variables={"HOOK": "steps/measures.py"}) == OF_PREPARE | measures
     assert count("python -m steps.prepare", steps__reading="TARGET = 'steps.measures'") == OF_PREPARE | measures
     assert count("python -m steps.prepare", steps__reading="'''Not steps.measures.'''") == OF_PREPARE
-    assert count("python -m steps.prepare", variables={"PYTHONPATH": "lib"}) == EVERYTHING
+    assert count("python -m steps.prepare", variables={"PYTHONPATH": "lib"}) == UNKNOWN
 
 
 @pytest.mark.parametrize(
@@ -150,21 +152,12 @@ def test_modules_that_are_named_count(count: Count) -> None:
 def test_the_steps_own_code(component: str, module: str, counts: bool) -> None:
     loaded = load_component(ROOT / "components" / f"{component}.yaml")
 
-    counted = code_of_job(loaded.command.data, ["image_classification"], {}, snapshot_of(loaded))
+    files = {place: file for file, place in snapshot_of(loaded).files}
+    imported = imported_files(loaded.command.data, ["image_classification"], {}, files)
 
-    assert (f"trainyard/steps/{module}" in {place for _, place in counted.files}) is counts
+    assert imported is not None
+    assert (f"trainyard/steps/{module}" in imported) is counts
 
 
-def test_a_change_in_one_step_runs_that_step_alone(workspace: Any) -> None:
-    for script in workspace.code.iterdir():
-        script.unlink()
-    for step in ("one", "two"):
-        (workspace.code / f"{step}.py").write_text(f"print({step!r})\n{MAIN.replace('main()', 'pass')}")
-    jobs = {step: {"component": workspace.component(step, f"python {step}.py")} for step in ("one", "two")}
-    workspace.run(workspace.pipeline(jobs))
-
-    (workspace.code / "two.py").write_text(f"print('changed')\n{MAIN.replace('main()', 'pass')}")
-    record = workspace.run(workspace.pipeline(jobs))
-
-    assert {name: bool(job.reused_from) for name, job in record.jobs.items()} == {"one": True, "two": False}
-    assert record.jobs["two"].reuse.endswith(": code")
+def test_a_module_that_is_gone_was_imported() -> None:
+    assert imported_files("python -m loop", [], {}, {"loop.py": None, "other.py": None}) == {"loop.py"}
