@@ -148,7 +148,7 @@ def test_the_github_job_writes_what_a_pull_request_changes(merged: Path, tmp_pat
 def test_a_project_without_a_pipeline_yet_has_nothing_to_compare() -> None:
     workflow = new_project("ours", "blank", InstalledFrom())[".github/workflows/ci.yml"]
     assert "plan" not in workflow
-    assert set(yaml.safe_load(workflow)["jobs"]) == {"check"}
+    assert set(yaml.safe_load(workflow)["jobs"]) == {"check", "schemas"}
 
 
 def test_azure_devops_shows_findings_on_their_lines_and_one_comment(merged: Path, devops: DevOps) -> None:
