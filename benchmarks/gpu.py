@@ -35,7 +35,7 @@ from results import RESULTS, save_results
 from trainyard.steps.runtime.entrypoint import end_process
 from trainyard.steps.runtime.world import World, join_world
 from trainyard.steps.training.engines.shared_model import without_memory
-from trainyard.steps.training.observing.flops import flops_per_token, peak_flops_per_second
+from trainyard.steps.training.observing.flops import flops_of_transformer, peak_flops_per_second
 from trainyard.steps.training.observing.measures import Work
 from trainyard.steps.training.randomness import ask_for_determinism
 from trainyard.steps.training.samples.batches import Tensors
@@ -297,8 +297,9 @@ CONTENDERS: dict[str, tuple[str, Callable[[Case, World, Path], Loop]]] = {
 
 def measure(case: Case, world: World, folder: Path, last_start: float) -> dict[str, Any]:
     """Run every contender on one model, as long as it can start before a time of the monotonic clock."""
-    flops = flops_per_token(without_memory(lambda: new_model(case)), case.sequence_length)
-    assert flops is not None
+    each = flops_of_transformer(without_memory(lambda: new_model(case)))
+    assert each is not None
+    flops = each.per_token + each.per_pair * case.sequence_length
     name = torch.cuda.get_device_name(world.device) if world.device.type == "cuda" else "a CPU"
     peak = peak_flops_per_second(name, "bf16")
     figures: dict[str, Any] = {}

@@ -74,8 +74,8 @@ WRONG_USAGE: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
     (("--versoin",), ("unknown option --versoin", "'--version'")),
     (("render", "nd96", "--chek"), ("unknown option --chek", "'--check'", "trainyard render --help")),
     (
-        ("plan", DDP, "--profile", "nd96"),
-        ("unknown option --profile", "an option of `trainyard run`"),
+        ("plan", DDP, "--preempt", "train_ddp@step:5"),
+        ("unknown option --preempt", "an option of `trainyard run`"),
     ),
     (("lint", "--format", "jsn"), ("--format: expected one of text, json", "'jsn'", "Did you mean 'json'")),
     (("run", DDP, "again"), ("unexpected argument 'again'", "quote")),

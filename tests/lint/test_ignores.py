@@ -65,7 +65,7 @@ def test_a_comment_speaks_of_its_line_alone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("style", ["|", ">-", "|2+"])
 def test_what_a_block_of_text_holds_is_silenced_at_its_first_line(tmp_path: Path, style: str) -> None:
-    block = f"{style}  # trainyard: ignore[AML206] filled in later\n  python\n  --epochs ${{{{inputs.epochs}}}}"
+    block = f"{style}  # trainyard: ignore[AML206] filled in later\n  python --epochs ${{{{inputs.epochs}}}}"
     assert found_in(tmp_path, COMPONENT.format(above="", beside="").replace("python train.py", block)) == [
         ("AML101", 3, 1)
     ]

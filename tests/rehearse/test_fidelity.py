@@ -431,3 +431,47 @@ def test_a_large_input_is_read_once(project: Project) -> None:
 
     os.utime(large, (1_700_000_001, 1_700_000_001))
     assert reading in project.run(job).stderr
+
+
+# Inputs are mounted read-only unless a job asks for another mode:
+# https://learn.microsoft.com/azure/machine-learning/how-to-read-write-data-v2#modes
+@pytest.mark.parametrize(
+    ("command", "file"),
+    [
+        ("chmod u+w ${{inputs.rows}}/a.csv && echo more >> ${{inputs.rows}}/a.csv", "a.csv"),
+        ("echo new > ${{inputs.rows}}/b.csv", "b.csv"),
+        ("rm -f ${{inputs.rows}}/a.csv", "a.csv"),
+        ("mkdir -p ${{inputs.rows}}/__pycache__ && echo cache > ${{inputs.rows}}/__pycache__/a.pyc", None),
+        ("cat ${{inputs.rows}}/a.csv > b.csv", None),
+    ],
+)
+def test_a_job_that_writes_to_an_input_fails(project: Project, command: str, file: str | None) -> None:
+    project.write("rows/a.csv", "1\n").chmod(0o644)
+    rows = {"type": "uri_folder", "path": "./rows"}
+    done = project.run({"command": command, "inputs": {"rows": rows}})
+    (job,) = project.record["jobs"].values()
+    if file is None:
+        assert done.exit_code == 0, done.stdout
+        return
+    assert done.exit_code == 1
+    assert (
+        f"it wrote to an input, which Azure ML mounts read-only: rows ({project.folder}/rows/{file})"
+        in done.stdout + done.stderr
+    )
+    assert job["status"] == "failed"
+
+
+@pytest.mark.parametrize("place", ["job", "pipeline"])
+def test_a_downloaded_input_is_the_jobs_own(project: Project, place: str) -> None:
+    project.write("rows/a.csv", "1\n")
+    rows = {"type": "uri_folder", "path": "./rows", "mode": "download"}
+    command = "echo more >> ${{inputs.rows}}/a.csv && cat ${{inputs.rows}}/a.csv"
+    inputs = {"rows": {"type": "uri_folder"}}
+    if place == "job":
+        done = project.run({"command": command, "inputs": {"rows": rows}})
+    else:
+        component = project.component("add", command, inputs=inputs)
+        jobs = {"add": {"component": component, "inputs": {"rows": "${{parent.inputs.rows}}"}}}
+        done = project.run_pipeline(jobs, inputs={"rows": rows})
+    assert done.exit_code == 0, done.stdout
+    assert (project.folder / "rows" / "a.csv").read_text() == "1\n"

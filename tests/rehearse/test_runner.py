@@ -139,17 +139,38 @@ def test_a_rank_that_ignores_sigterm_is_killed_after_the_grace(workspace: Any) -
     assert record.jobs["work"].failed_rank == 1
 
 
-def test_of_ranks_that_fail_together_the_first_to_write_is_reported(workspace: Any) -> None:
-    script = f"import os, pathlib, time\nhere = pathlib.Path({str(workspace.root)!r})\n"
-    script += "def wait_for(name):\n    while not (here / name).exists():\n        time.sleep(0.002)\n"
-    script += "def fail():\n    print('rank', os.environ['RANK'], 'fails', flush=True)\n"
-    # Rank 1 writes first, and both end as soon as both have written.
-    script += "if os.environ['RANK'] == '1':\n    fail()\n    (here / 'first').touch()\n    wait_for('second')\n"
-    script += "else:\n    wait_for('first')\n    time.sleep(0.05)\n    fail()\n    (here / 'second').touch()\n"
-    script += "os._exit(1)"
-    (workspace.code / "together.py").write_text(script)
+# Rank 1 writes first, and both end as soon as both have written, rank 0 last: mostly they are seen to end at once.
+FAIL_TOGETHER = """
+import os, pathlib, sys, time
 
-    record = workspace.run(workspace.one_job("python together.py", distribution=TWO_PROCESSES))
+here = pathlib.Path(sys.argv[1])
+
+def wait_for(name):
+    while not (here / name).exists():
+        time.sleep(0.002)
+
+def fail():
+    print("rank", os.environ["RANK"], "fails", flush=True)
+
+if os.environ["RANK"] == "1":
+    fail()
+    (here / "first").touch()
+    wait_for("second")
+    (here / "third").touch()
+else:
+    wait_for("first")
+    time.sleep(0.05)
+    fail()
+    (here / "second").touch()
+    wait_for("third")
+os._exit(1)
+"""
+
+
+def test_of_ranks_that_fail_together_the_first_to_write_is_reported(workspace: Any) -> None:
+    (workspace.code / "together.py").write_text(FAIL_TOGETHER)
+
+    record = workspace.run(workspace.one_job(f"python together.py '{workspace.root}'", distribution=TWO_PROCESSES))
 
     assert record.jobs["work"].failed_rank == 1
 

@@ -183,7 +183,8 @@ def make_folders(attempt: Attempt) -> list[GivenInput]:
         if isinstance(task, Sweep):
             return []  # its trials have folders of their own
         given = [
-            give_input(name, Path(str(attempt.inputs[name])), place) for name, place in attempt.input_paths.items()
+            give_input(name, Path(str(attempt.inputs[name])), place, mode=attempt.job.use.input_mode(name))
+            for name, place in attempt.input_paths.items()
         ]
         lines = f"processes: {attempt.job.scaling}\n" if attempt.job.scaling is not None else ""
         lines += "".join(f"input {put.name}: {put.how}\n" for put in given)
@@ -249,19 +250,32 @@ _WRITE_BITS = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
 
 @dataclass(frozen=True)
 class GivenInput:
-    """One input in place, and how it got there; `linked` are the files that are the original ones, with their state."""
+    """One input in place, and how it got there; `files` are those that the job may not write to, with their state."""
 
     name: str
+    source: Path
+    place: Path
     how: str
-    linked: tuple[tuple[Path, int, int], ...] = ()
+    files: Mapping[Path, tuple[int, int]] | None
 
     def changed(self) -> Path | None:
-        """Return a file of the original data that was written to since; None if there is none."""
-        for file, size, modified_ns in self.linked:
-            status = file.stat() if file.exists() else None
-            if status is None or (status.st_size, status.st_mtime_ns) != (size, modified_ns):
-                return file
+        """Return a file that the job wrote to, added or removed, by its name in the source; None if there is none.
+
+        Python's own caches are no such files: where it cannot write them, it goes on without.
+        """
+        if self.files is None:
+            return None
+        there = [file for file, _ in files_beneath(self.place)] if self.place.is_dir() else [self.place]
+        kept = {file for file in there if "__pycache__" not in file.parts}
+        for file in (*self.files, *sorted(kept - self.files.keys())):
+            if not file.exists() or self.files.get(file) != _state(file):
+                return self.source / file.relative_to(self.place)
         return None
+
+
+def _state(file: Path) -> tuple[int, int]:
+    status = file.stat()
+    return status.st_size, status.st_mtime_ns
 
 
 def place_of_input(data_folder: Path, name: str, source: Path) -> Path:
@@ -270,11 +284,14 @@ def place_of_input(data_folder: Path, name: str, source: Path) -> Path:
     return place / source.name if source.is_file() else place
 
 
-def give_input(name: str, source: Path, place: Path) -> GivenInput:
-    """Put a file or folder in place, its files read-only; links in it are followed. Raise OSError when that fails."""
+def give_input(name: str, source: Path, place: Path, *, mode: str = "ro_mount") -> GivenInput:
+    """Put a file or folder in place, its files read-only; links in it are followed. Raise OSError when that fails.
+
+    Root writes to read-only files too, and anyone adds some: so it is noted how the files were. A downloaded input is
+    the job's own, but not the originals that it shares.
+    """
     files = [(source, "")] if source.is_file() else list(files_beneath(source))
-    statuses = [file.stat() for file, _ in files]
-    size_bytes = sum(status.st_size for status in statuses)
+    size_bytes = sum(file.stat().st_size for file, _ in files)
     (place.parent if source.is_file() else place).mkdir(parents=True, exist_ok=True)
     targets = [place / relative if relative else place for _, relative in files]
     for target in targets:
@@ -283,10 +300,12 @@ def give_input(name: str, source: Path, place: Path) -> GivenInput:
     if not linked:
         for (file, _), target in zip(files, targets, strict=True):
             shutil.copy2(file, target)
-            target.chmod(target.stat().st_mode & ~_WRITE_BITS)
-        return GivenInput(name, f"{len(files)} files, {size_bytes} bytes, copied")
-    states = tuple((file, s.st_size, s.st_mtime_ns) for (file, _), s in zip(files, statuses, strict=True))
-    return GivenInput(name, f"{len(files)} files, {size_bytes} bytes, hard-linked", states)
+            if mode != "download":
+                target.chmod(target.stat().st_mode & ~_WRITE_BITS)
+    is_watched = linked or mode != "download"
+    states = {target: _state(target) for target in targets} if is_watched else None
+    how = f"{len(files)} files, {size_bytes} bytes, {'hard-linked' if linked else 'copied'}"
+    return GivenInput(name, source, place, how, states)
 
 
 def take_back_inputs(data_folder: Path) -> None:

@@ -94,7 +94,7 @@ def _outcome_of_files(attempt: Attempt, processes: ProcessesEnded, given: Sequen
 
 def _is_there(written: Path) -> bool:
     """Whether a file is there, or a folder that holds something: a store of blobs has no empty folders."""
-    return written.is_file() or next(files_beneath(written), None) is not None
+    return written.is_file() or (written.is_dir() and next(files_beneath(written), None) is not None)
 
 
 def _explain(attempt: Attempt, rank: int, code: int, cause: str | None) -> str:

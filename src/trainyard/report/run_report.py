@@ -58,7 +58,7 @@ _NAMED_FILES = (
     ("autotune.json", "fastest settings", "profile.yaml"),
 )
 """What an output is known by, what that is called, and the path that is named."""
-_MINI_BATCHES, _LINES_SEARCHED = re.compile(r"\d+ of \d+ mini-batch(es)?, "), 400
+_MINI_BATCHES, _LINES_SEARCHED = re.compile(r"\d{1,12} of \d{1,12} mini-batch(es)?, "), 400
 _LONGEST_SAMPLE = 96
 """How many characters of generated text fit on a line of a terminal, beside its label."""
 

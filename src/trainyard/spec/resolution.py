@@ -257,6 +257,16 @@ class JobUse:
             return resolved._replace(value=replace(resolved.value, type=own_type))
         return resolved
 
+    def input_mode(self, name: str) -> str:
+        """How data come to the job: as it says itself, else its component, else the pipeline's input. By a mount."""
+        declared, written = (self._declared or {}).get(name), self.job.inputs.get(name)
+        data = written.data if written is not None else None
+        own = data.get("mode") if isinstance(data, dict) else None
+        bound = name_bound(data, "parent.inputs") if isinstance(data, str) else None
+        of_pipeline = self._body.pipeline.inputs.get(bound or "")
+        ports = [port.mode for port in (declared, of_pipeline) if port is not None]
+        return next((str(mode) for mode in (own, *ports) if mode), "ro_mount")
+
     def resolve(self, value: Value) -> Resolved:
         """Resolve a value that is written in this job, or in its component."""
         return self._body.resolve(value, own=self)
