@@ -347,6 +347,27 @@ def test_a_file_outside_the_code_counts_by_its_content(project: Project) -> None
     assert "more.txt" in logged(project)
 
 
+def test_what_a_job_writes_outside_the_code_is_no_reason_to_run_it_again(project: Project) -> None:
+    job = {
+        "command": f"date +%N > {project.folder}/elsewhere.log; date +%N > $HF_HOME/model",
+        "environment_variables": {"HF_HOME": str(project.folder / "cache")},
+    }
+    (project.folder / "cache").mkdir()
+    project.run(job)
+    project.run(job)
+    assert reused(project)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads every file")
+def test_a_folder_with_a_file_that_cannot_be_read_still_counts_by_what_can(project: Project) -> None:
+    project.write("data/closed.csv", "1\n").chmod(0)
+    project.write("data/open.csv", "1\n")
+    project.run({"command": f"ls {project.folder}/data"})
+    project.write("data/open.csv", "22\n")
+    project.run({"command": f"ls {project.folder}/data"})
+    assert not reused(project)
+
+
 @pytest.mark.parametrize(
     "named", [{"inputs": {"settings": "{file}"}}, {"environment_variables": {"SETTINGS": "of=here:{file}"}}]
 )

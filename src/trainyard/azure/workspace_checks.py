@@ -149,7 +149,7 @@ def _quota_problems(client: Any, cluster: Any, nodes: int, span: Span) -> Iterat
     # Named as in the body by this version of the client, in Python's way by others.
     cores = missing * int(vars(size).get("vCPUs") or size.v_cp_us)
     for name, used, limit in _usages(usages):
-        is_of_family = name.startswith(_letters(size.family))
+        is_of_family = bool(size.family) and name.startswith(_letters(size.family))
         if (is_of_family or name.startswith("totalclusterdedicatedregional")) and 0 <= limit < used + cores:
             of_what = f"the family {size.family}" if is_of_family else "all dedicated machines"
             message = (

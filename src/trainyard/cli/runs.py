@@ -65,7 +65,7 @@ def runs_list(
     """
     folder = working_folder.runs_folder()
     found = list_runs(folder, lambda text: click.echo(f"warning: left out: {text}", err=True))
-    named = [*(columns.split(",") if columns else _COLUMNS), *metrics]
+    named = [*(map(str.strip, columns.split(",")) if columns else _COLUMNS), *metrics]
     indexed = [IndexedRun(record) for record in found]
     if sort is not None:
         indexed = sorted_by(indexed, sort, descending=descending)

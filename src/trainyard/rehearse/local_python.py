@@ -61,7 +61,7 @@ def editable_installs(python: Path = Path(sys.executable)) -> list[Path]:
     (https://docs.python.org/3/library/site.html), and setuptools' finders (`__editable___*_finder.py`).
     """
     found = {root for folder in _package_folders(python) for root in _editable_in(*folder)}
-    return sorted(root for root in found if root.exists() and not _PACKAGE_FOLDERS & set(root.parts))
+    return sorted(root for root in found if os.path.exists(root) and not _PACKAGE_FOLDERS & set(root.parts))
 
 
 @functools.lru_cache(maxsize=64)
@@ -100,9 +100,13 @@ def importable_modules(root: Path) -> set[str]:
 
 
 def _importable_entries(root: Path) -> list[Path]:
-    if root.is_file() or (root / "__init__.py").is_file():
+    if os.path.isfile(root) or os.path.isfile(root / "__init__.py"):
         return [root]
-    return [entry for entry in sorted(root.iterdir()) if _is_importable(entry)]
+    try:
+        entries = sorted(root.iterdir())
+    except OSError:
+        return []  # nothing is imported from there either
+    return [entry for entry in entries if _is_importable(entry)]
 
 
 def _is_importable(entry: Path) -> bool:

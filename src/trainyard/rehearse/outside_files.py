@@ -5,6 +5,7 @@ They count for its result by content. On the cluster they are not there, unless 
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import os
 import re
@@ -22,6 +23,8 @@ from trainyard.settings.files import files_beneath
 from trainyard.spec.model import Sweep
 from trainyard.spec.shell_lexer import BINDING, simple_commands
 
+# Variables that name places to write to, such as HF_HOME and TMPDIR: what is there changes with each run.
+_SCRATCH = re.compile(r"CACHE|TMP|TEMP|_HOME$")
 _BETWEEN_PATHS = re.compile(r"""[=:,;\s'"]+""")
 # An image has these itself. A file in them counts, but not all of such a folder.
 _OF_IMAGES = ("/bin", "/etc", "/lib", "/lib64", "/opt", "/sbin", "/usr")
@@ -38,11 +41,11 @@ class NamedFiles:
     paths: tuple[Path, ...]
 
     def digest(self, digests: ContentDigests) -> str:
-        """Return the digest of the content, as far as it can be read."""
+        """Return the digest of the content; where some of it cannot be read, of the files' sizes and times."""
         try:
             return digest_of(*(digests.of_files(_content(path), f"{path}, named") for path in self.paths))
         except (OSError, RunError):
-            return digest_of(self.text)
+            return digest_of(self.text, *(_sizes_and_times(path) for path in self.paths))
 
     @property
     def is_of_images(self) -> bool:
@@ -65,10 +68,16 @@ def _texts(job: LocalJob) -> Iterator[str]:
     if isinstance(job.component.task, Sweep):
         commands.append(job.component.task.trial.command.data)
     for command in commands:
-        for words in simple_commands(str(command)):
-            yield from (word.text for word in words)
+        text = str(command)
+        for words in simple_commands(text):
+            yield from (word.text for word in words if not _is_written_to(text, word.start))
     yield from (source for source in job.inputs.values() if isinstance(source, str))
-    yield from job.environment_variables.values()
+    yield from (value for name, value in job.environment_variables.items() if not _SCRATCH.search(name))
+
+
+def _is_written_to(command: str, start: int) -> bool:
+    """Whether the word that begins there is where `>` writes to."""
+    return command[max(0, start - 4) : start].rstrip().endswith(">")
 
 
 def _paths_in(text: str) -> Iterator[str]:
@@ -84,8 +93,8 @@ def _is_beneath(text: str, folders: Iterable[str]) -> bool:
 
 
 def _is_content(path: Path) -> bool:
-    if not path.is_dir():
-        return path.is_file()
+    if not os.path.isdir(path):
+        return os.path.isfile(path)
     above = [Path(os.path.expanduser("~")), Path(tempfile.gettempdir())]
     return not _is_beneath(str(path), _OF_IMAGES) and not any(each.is_relative_to(path) for each in above)
 
@@ -95,6 +104,16 @@ def _content(path: Path) -> Iterator[tuple[Path, str]]:
         yield path, path.name
     else:
         yield from files_beneath(path, lambda name: name.rpartition("/")[2] not in _NOT_CONTENT)
+
+
+def _sizes_and_times(path: Path) -> list[tuple[str, int, int]]:
+    files = [path, *(Path(folder, name) for folder, _, names in os.walk(path) for name in names)]
+    seen = []
+    for file in sorted(files):
+        with contextlib.suppress(OSError):
+            status = file.lstat()
+            seen.append((str(file), status.st_size, status.st_mtime_ns))
+    return seen
 
 
 def outside_notes(job: LocalJob, python: Path) -> list[str]:
@@ -136,6 +155,6 @@ def _brought(job: LocalJob) -> set[str]:
     places = [place for _, place in job.snapshot.files]
     for file, place in job.snapshot.files:
         if place.endswith(".zip") and zipfile.is_zipfile(file):
-            with zipfile.ZipFile(file) as archive:
+            with contextlib.suppress(zipfile.BadZipFile), zipfile.ZipFile(file) as archive:
                 places += archive.namelist()
     return {place.partition("/")[0].removesuffix(".py") for place in places}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 from collections.abc import Iterator, Mapping
@@ -98,9 +99,10 @@ class SnapshotLists:
         listed = {place: digests.of_file(path) for path, place in snapshot.files}
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            kept = sorted(self._folder.glob("*.json"), key=lambda known: known.stat().st_mtime_ns)
-            for oldest in kept[: -_MOST_KEPT + 1]:
-                oldest.unlink(missing_ok=True)
+            with contextlib.suppress(FileNotFoundError):  # another run may do the same
+                kept = sorted(self._folder.glob("*.json"), key=lambda known: known.stat().st_mtime_ns)
+                for oldest in kept[: -_MOST_KEPT + 1]:
+                    oldest.unlink(missing_ok=True)
         except OSError as error:
             raise cannot_write(self._folder, error) from error
         write_json(file, listed)
