@@ -444,6 +444,12 @@ def test_addresses_of_every_form_are_fine_for_a_folder(tmp_path: Path, path: str
         "sed -i 's/don.t/do/' a.txt && echo it\\'s",
         "echo one; # don't\n  ls",
         "export A='x;;y' && ls; ",
+        "bash -c nvidia-smi > gpu.txt",
+        "ARGS=(\n  a  # don't b\n)\nls ${ARGS[@]}",
+        "X=$(cat <<EOF\nit's\nEOF\n)\necho $X",
+        "if [[ -n $A &&\n      -f a ]]; then\n  ls\nfi",
+        "[[ $A == b && true == c ]] && ls",
+        "echo ${A//(/_}",
     ],
 )
 def test_what_a_shell_can_read_is_silent(tmp_path: Path, command: str) -> None:

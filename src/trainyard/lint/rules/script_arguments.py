@@ -356,7 +356,8 @@ def _blank_in_assignment(command: ParsedCommand, words: Sequence[Word]) -> Itera
     name, *others = words[words[0].text == "export" :] or words
     value = others[0].text if others else ""
     is_set_to_nothing = name is words[0] and name.text.endswith("=") and value.replace(".", "").isdecimal()
-    if name.text.removesuffix("=").isidentifier() and (value.startswith("=") or is_set_to_nothing):
+    is_condition = value.startswith("==") or any(word.text == "]]" for word in words)
+    if not is_condition and name.text.removesuffix("=").isidentifier() and (value.startswith("=") or is_set_to_nothing):
         taken = value if is_set_to_nothing else name.text
         message = f"the shell takes '{taken}' for a program: a variable is set without blanks around the ="
         if name is not words[0]:

@@ -257,12 +257,16 @@ def _ended_early(command: ParsedCommand, context: LintContext) -> Iterator[Diagn
         previous_line = span.line
 
 
+_TEST = re.compile(r"(?<!\$)\[\[")
+"""A condition may go on with `-f` in its next line."""
+
+
 def _flags_run_alone(text: str) -> list[Word]:
     """The flags that begin a line of a command and belong to no program; not the patterns of a `case`."""
-    if "\n" not in text.strip() or "esac" in text:
+    if "\n" not in text.strip() or "esac" in text or _TEST.search(text):
         return []
     # What a comment cuts off is reported with the comment.
-    cut_off = {end for start, end in read_shell(text).comments if _CONTINUED.search(text[:start][-_INDENT:])}
+    cut_off = {end for start, end in read_shell(text).comments if _is_continued(text, start)}
     found: list[Word] = []
     for words in simple_commands(text):
         first, from_ = words[0], max(words[0].start - _INDENT, 0)
@@ -270,6 +274,11 @@ def _flags_run_alone(text: str) -> list[Word]:
         if begins is not None and begins.start() not in cut_off and not first.is_quoted:
             found.append(first)
     return found
+
+
+def _is_continued(text: str, place: int) -> bool:
+    """Whether the line before one that begins at a place, apart from blanks, goes on there."""
+    return _CONTINUED.search(text[max(0, place - _INDENT) : place]) is not None
 
 
 COMMENTED_OUT = Rule("AML562", "commented-out", "error").explained(
@@ -304,7 +313,7 @@ def _commented_out(command: ParsedCommand, context: LintContext) -> Iterator[Dia
 def _cut_off_by_comments(command: ParsedCommand) -> Iterator[tuple[int, str]]:
     """Where comments begin that cut off lines below them, with the first word that is lost by each."""
     for start, end in read_shell(command.text).comments if command.command is not None else ():
-        below = _FLAG_BELOW.match(command.text, end) if _CONTINUED.search(command.text[:start][-_INDENT:]) else None
+        below = _FLAG_BELOW.match(command.text, end) if _is_continued(command.text, start) else None
         if below is not None:
             yield start, below[1]
             continue
@@ -372,7 +381,10 @@ environment: azureml:torch:3
 def _one_word_run(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
     for words in simple_commands(command.text):
         run = text_of_shell(words)
-        if run is None or run.is_quoted or run is words[-1] or "$" in run.text:
+        if run is None or run.is_quoted or "$" in run.text:
+            continue
+        after = (command.text[max(0, word.start - _INDENT) : word.start] for word in words[words.index(run) + 1 :])
+        if all(before.rstrip().endswith((">", "<")) for before in after):
             continue
         message = f"the shell runs '{run.text}' alone: it takes the words after it for variables"
         yield ONE_WORD_RUN.at(command.span(run.start, run.end), message, "Put the whole text into quotes.")
@@ -390,7 +402,7 @@ _TRAILING = re.compile(r"(&&|\|\||(?<!>)\|)\s*\Z")
 _WORD_PROCESSOR = re.compile("[\u201c\u201d\u2018\u2019\u201e\u00a0]")
 _NAMES = {"\u00a0": "a no-break space"}
 # These have rules of their own for quotes, operators and parentheses.
-_OTHER_SYNTAX = re.compile(r"\(\(|\$'|\besac\b|\bfunction\b")
+_OTHER_SYNTAX = re.compile(r"\(\(|\$'|\besac\b|\bfunction\b|\$\{\w{1,64}[/#%]")
 _CLOSED_BY = {"if": "fi", "for": "done", "while": "done", "until": "done", "select": "done", "{": "}", "(": ")"}
 _MIDDLE_OF = {"fi": "then", "done": "do"}
 
@@ -418,7 +430,7 @@ def _shell_syntax(command: ParsedCommand, context: LintContext) -> Iterator[Diag
         bindings = bindings_in(command.text)
     except ExpressionError:
         return  # reported as that
-    if command.command is None or _OTHER_SYNTAX.search(command.text):
+    if command.command is None or _OTHER_SYNTAX.search(command.text) or _may_have_text_in_group(command.text):
         return
     shell = read_shell(command.text)
     bare, opened = _without_quoted(_without_bindings(_without_comments(command.text, shell), bindings))
@@ -478,11 +490,18 @@ def _unbalanced(reserved: Sequence[Word]) -> tuple[Word, str] | None:
     return None
 
 
+def _may_have_text_in_group(text: str) -> bool:
+    """Whether an array or a substitution may hold a comment or a here-document, whose quotes are none."""
+    return ("=(" in text or "$(" in text) and ("#" in text or "<<" in text)
+
+
 def _without_comments(text: str, shell: ShellText) -> str:
     """A command with blanks for comments and here-documents."""
-    for start, end in (*shell.comments, *shell.documents):
-        text = text[:start] + " " * (end - start) + text[end:]
-    return text
+    parts, position = [], 0
+    for start, end in sorted((*shell.comments, *shell.documents)):
+        parts += [text[position:start], " " * (end - start)]
+        position = end
+    return "".join([*parts, text[position:]])
 
 
 def _without_quoted(text: str) -> tuple[str, int | None]:
