@@ -256,21 +256,31 @@ class GivenInput:
     source: Path
     place: Path
     how: str
+    is_linked: bool
     files: Mapping[Path, tuple[int, int]] | None
 
     def changed(self) -> Path | None:
-        """Return a file that the job wrote to, added or removed, by its name in the source; None if there is none.
+        """Return a file that the job added or removed, or an original that it wrote to, by its name in the source.
 
         Python's own caches are no such files: where it cannot write them, it goes on without.
         """
         if self.files is None:
             return None
         there = [file for file, _ in files_beneath(self.place)] if self.place.is_dir() else [self.place]
-        kept = {file for file in there if "__pycache__" not in file.parts}
-        for file in (*self.files, *sorted(kept - self.files.keys())):
-            if not file.exists() or self.files.get(file) != _state(file):
-                return self.source / file.relative_to(self.place)
-        return None
+        added = {file for file in there if "__pycache__" not in file.parts} - self.files.keys()
+        removed = [file for file in self.files if not file.exists()]
+        written = self._written() if self.is_linked else []
+        return next((self._original(file) for file in (*removed, *sorted(added), *written)), None)
+
+    def rewritten(self) -> Path | None:
+        """Return a copy that the job wrote to, by its name in the source: only root can, and MLflow does in passing."""
+        return next(map(self._original, self._written()), None)
+
+    def _written(self) -> list[Path]:
+        return [file for file, state in (self.files or {}).items() if file.exists() and _state(file) != state]
+
+    def _original(self, file: Path) -> Path:
+        return self.source / file.relative_to(self.place)
 
 
 def _state(file: Path) -> tuple[int, int]:
@@ -305,7 +315,7 @@ def give_input(name: str, source: Path, place: Path, *, mode: str = "ro_mount") 
     is_watched = linked or mode != "download"
     states = {target: _state(target) for target in targets} if is_watched else None
     how = f"{len(files)} files, {size_bytes} bytes, {'hard-linked' if linked else 'copied'}"
-    return GivenInput(name, source, place, how, states)
+    return GivenInput(name, source, place, how, linked, states)
 
 
 def take_back_inputs(data_folder: Path) -> None:

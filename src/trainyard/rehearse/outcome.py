@@ -89,7 +89,13 @@ def _outcome_of_files(attempt: Attempt, processes: ProcessesEnded, given: Sequen
     if changed:
         named = ", ".join(f"{name} ({file})" for name, file in changed.items())
         return AttemptEnd(processes, f"it wrote to an input, which Azure ML mounts read-only: {named}")
-    return AttemptEnd(processes, warnings=(said,) if missing else ())
+    warnings = [said] if missing else []
+    warnings += [
+        f"it wrote to its input {put.name} ({file}): Azure ML mounts inputs read-only, where a write is refused"
+        for put in given
+        if (file := put.rewritten()) is not None
+    ]
+    return AttemptEnd(processes, warnings=tuple(warnings))
 
 
 def _is_there(written: Path) -> bool:
