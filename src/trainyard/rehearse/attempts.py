@@ -250,34 +250,35 @@ _WRITE_BITS = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
 
 @dataclass(frozen=True)
 class GivenInput:
-    """One input in place, and how it got there; `files` are those that the job may not write to, with their state."""
+    """One input in place, and how it got there; `files` are its files with their state, the originals if linked."""
 
     name: str
     source: Path
     place: Path
     how: str
     is_linked: bool
-    files: Mapping[Path, tuple[int, int]] | None
+    is_read_only: bool
+    files: Mapping[Path, tuple[int, int]]
 
     def changed(self) -> Path | None:
         """Return a file that the job added or removed, or an original that it wrote to, by its name in the source.
 
-        Python's own caches are no such files: where it cannot write them, it goes on without.
+        Python's bytecode caches are ignored: Python skips them on a read-only file system.
         """
-        if self.files is None:
-            return None
         there = [file for file, _ in files_beneath(self.place)] if self.place.is_dir() else [self.place]
         added = {file for file in there if "__pycache__" not in file.parts} - self.files.keys()
         removed = [file for file in self.files if not file.exists()]
-        written = self._written() if self.is_linked else []
-        return next((self._original(file) for file in (*removed, *sorted(added), *written)), None)
+        changed = [*removed, *sorted(added)] if self.is_read_only else []
+        if self.is_linked:
+            changed += self._written()
+        return next(map(self._original, changed), None)
 
     def rewritten(self) -> Path | None:
-        """Return a copy that the job wrote to, by its name in the source: only root can, and MLflow does in passing."""
-        return next(map(self._original, self._written()), None)
+        """Return a read-only copy that the job wrote to, as root can, by its name in the source."""
+        return next(map(self._original, self._written()), None) if self.is_read_only else None
 
     def _written(self) -> list[Path]:
-        return [file for file, state in (self.files or {}).items() if file.exists() and _state(file) != state]
+        return [file for file, state in self.files.items() if file.exists() and _state(file) != state]
 
     def _original(self, file: Path) -> Path:
         return self.source / file.relative_to(self.place)
@@ -297,9 +298,10 @@ def place_of_input(data_folder: Path, name: str, source: Path) -> Path:
 def give_input(name: str, source: Path, place: Path, *, mode: str = "ro_mount") -> GivenInput:
     """Put a file or folder in place, its files read-only; links in it are followed. Raise OSError when that fails.
 
-    Root writes to read-only files too, and anyone adds some: so it is noted how the files were. A downloaded input is
-    the job's own, but not the originals that it shares.
+    Root can write to read-only files, and anyone can add some, so the state of the files is kept. A downloaded input is
+    the job's own, apart from originals that it shares.
     """
+    is_read_only = mode != "download"
     files = [(source, "")] if source.is_file() else list(files_beneath(source))
     size_bytes = sum(file.stat().st_size for file, _ in files)
     (place.parent if source.is_file() else place).mkdir(parents=True, exist_ok=True)
@@ -310,12 +312,10 @@ def give_input(name: str, source: Path, place: Path, *, mode: str = "ro_mount") 
     if not linked:
         for (file, _), target in zip(files, targets, strict=True):
             shutil.copy2(file, target)
-            if mode != "download":
+            if is_read_only:
                 target.chmod(target.stat().st_mode & ~_WRITE_BITS)
-    is_watched = linked or mode != "download"
-    states = {target: _state(target) for target in targets} if is_watched else None
     how = f"{len(files)} files, {size_bytes} bytes, {'hard-linked' if linked else 'copied'}"
-    return GivenInput(name, source, place, how, linked, states)
+    return GivenInput(name, source, place, how, linked, is_read_only, {target: _state(target) for target in targets})
 
 
 def take_back_inputs(data_folder: Path) -> None:

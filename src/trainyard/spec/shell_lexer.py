@@ -118,7 +118,7 @@ def _read_documents(command: str, position: int, awaited: list[Word], text: Shel
 
 
 def text_of_shell(words: list[Word]) -> Word | None:
-    """The word that `bash -c` runs; None if the words are no such command."""
+    """The word that `bash -c` runs; None for any other command."""
     option = next((at for at, word in enumerate(words) if _RUNS_TEXT.fullmatch(word.text)), len(words))
     is_shell = words[0].text in _SHELLS and option + 1 < len(words)
     has_options_alone = all(word.text.startswith("-") or word.text == "pipefail" for word in words[1:option])
