@@ -45,6 +45,16 @@ distribution: {type: pytorch, process_count_per_instance: 4}
 resources: {shm_size: 64g}
 === src/train.py
 """
+_BEGINS = """\
+import os
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+torch.distributed.init_process_group()
+local_rank = int(os.environ["LOCAL_RANK"])
+torch.cuda.set_device(local_rank)
+"""
 
 
 class _Script(NamedTuple):
@@ -197,15 +207,8 @@ ONE_GPU_FOR_ALL = Rule("AML633", "one-gpu-for-all", "error").explained(
     why="Its memory is soon full, and NCCL refuses two processes on one GPU. Each process uses the GPU of its "
     "LOCAL_RANK. Not reported if the script chooses the visible devices itself.",
     example=_JOB
+    + _BEGINS
     + """\
-import os
-
-import torch
-from torch.nn.parallel import DistributedDataParallel
-
-torch.distributed.init_process_group()
-local_rank = int(os.environ["LOCAL_RANK"])
-torch.cuda.set_device(local_rank)
 model = DistributedDataParallel(torch.nn.Linear(2, 2).cuda(), device_ids=[‹0⇒local_rank›])
 """,
 )
@@ -301,15 +304,8 @@ SAVED_BY_EVERY_PROCESS = Rule("AML635", "saved-by-every-process", "warning").exp
     "write over each other, and on a mounted output the file may be cut or mixed. Save on rank 0 only "
     "(https://docs.pytorch.org/tutorials/intermediate/ddp_tutorial.html).",
     example=_JOB
+    + _BEGINS
     + """\
-import os
-
-import torch
-from torch.nn.parallel import DistributedDataParallel
-
-torch.distributed.init_process_group()
-local_rank = int(os.environ["LOCAL_RANK"])
-torch.cuda.set_device(local_rank)
 model = DistributedDataParallel(torch.nn.Linear(2, 2).cuda(), device_ids=[local_rank])
 ‹torch.save⇒if torch.distributed.get_rank() == 0:
     torch.save›(model.module.state_dict(), "outputs/model.pt")
@@ -422,15 +418,8 @@ BATCH_NORM_APART = Rule("AML638", "batch-norm-apart", "info").explained(
     "`torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)` before DistributedDataParallel takes them over all "
     "processes, for some time at each layer.",
     example=_JOB
+    + _BEGINS
     + """\
-import os
-
-import torch
-from torch.nn.parallel import DistributedDataParallel
-
-torch.distributed.init_process_group()
-local_rank = int(os.environ["LOCAL_RANK"])
-torch.cuda.set_device(local_rank)
 model = torch.nn.BatchNorm1d(2).cuda()
 ‹⇒model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)
 ›model = DistributedDataParallel(model, device_ids=[local_rank])
