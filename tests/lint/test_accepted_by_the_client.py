@@ -57,6 +57,7 @@ def rules(folder: Path, files: dict[str, str]) -> list[tuple[str, str]]:
         ("[a/x.py, b/x.py]", ["a/x.py", "b/x.py"], [("AML108", "warning")]),
         ("[a/common, b/common]", ["a/common/x.py", "b/common/y.py"], []),
         ("[a/common, b/shared]", ["a/common/x.py", "b/shared/x.py"], []),
+        ("[{type: git, git_url: u, branch: b}, {type: artifact, name: n, version: '1'}]", ["src/x.py"], []),
     ],
 )
 def test_additional_includes_of_the_same_name_clash(

@@ -59,11 +59,27 @@ def findings(folder: Path, config: dict[str, Any], flags: str = "--global-batch-
     (folder / "ds.json").write_text(json.dumps(config, indent=2))
     (folder / "job.yaml").write_text(JOB.replace("FLAGS", flags))
     found = lint([folder / "job.yaml"]).diagnostics
-    return [each for each in found if each.rule.startswith(("AML3", "AML7"))]
+    return [each for each in found if each.rule.startswith(("AML013", "AML3", "AML7"))]
 
 
 def test_a_configuration_for_transformers_needs_no_change(tmp_path: Path) -> None:
     assert findings(tmp_path, FROM_TRANSFORMERS) == []
+
+
+@pytest.mark.parametrize(
+    ("config", "flags"),
+    [
+        ({"gradient_clipping": "1.0"}, ""),
+        ({"optimizer": {"type": "AdamW", "params": {"lr": "1e-4", "betas": ["0.9", "0.99"]}}}, ""),
+        ({"gradient_clipping": 2**53 + 1}, ""),
+        ({"optimizer": {"type": "AdamW", "params": {"lr": "1e-4"}}}, "--learning-rate 1e-4"),
+        ({"scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 100.0}}}, "--warmup-steps 100"),
+        ({"optimizer": {"type": "AdamW", "params": None}, "scheduler": {"type": "WarmupLR", "params": None}}, ""),
+    ],
+    ids=["clipping", "optimizer", "large", "agrees", "whole", "null"],
+)
+def test_a_number_is_compared_as_the_step_reads_it(tmp_path: Path, config: dict[str, Any], flags: str) -> None:
+    assert findings(tmp_path, config, f"--global-batch-size 256 {flags}") == []
 
 
 def test_a_configuration_with_values_of_its_own_gives_the_settings(tmp_path: Path) -> None:

@@ -10,7 +10,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from trainyard.settings.step_fields import StepField
 from trainyard.settings.suggestions import closest
+from trainyard.settings.written_settings import SettingValue, value_of_text
 
 AUTO = "auto"
 """Stands for the step's own setting, as for transformers; elsewhere for DeepSpeed's default."""
@@ -161,6 +163,14 @@ def configured_settings(config: Mapping[str, Any], world_size: int | None) -> di
     return found | {each.name: each for each in _batch_sizes(config, world_size)}
 
 
+def value_of_configured(field: StepField, configured: ConfiguredSetting) -> SettingValue:
+    """Return what the configuration gives a setting, by the setting's type. ValueError says what is expected."""
+    text = str(configured.value)
+    if isinstance(configured.value, float) and configured.value.is_integer() and field.type == "integer":
+        text = str(int(configured.value))
+    return value_of_text(field, text)
+
+
 def refusals(config: Mapping[str, Any], *, precision: str | None, compiled: bool) -> Iterator[Refusal]:
     """Yield what the step refuses of a configuration, whatever its other settings.
 
@@ -262,10 +272,10 @@ def _with_defaults(config: Mapping[str, Any]) -> Mapping[str, Any]:
     filled = dict(config)
     optimizer, scheduler = config.get("optimizer"), config.get("scheduler")
     if isinstance(optimizer, dict):
-        filled["optimizer"] = {**optimizer, "params": {**_ADAMW_DEFAULTS, **optimizer.get("params", {})}}
+        filled["optimizer"] = {**optimizer, "params": {**_ADAMW_DEFAULTS, **(optimizer.get("params") or {})}}
     if isinstance(scheduler, dict):
         defaults = _SCHEDULER_DEFAULTS.get(str(scheduler.get("type")), {})
-        filled["scheduler"] = {**scheduler, "params": {**defaults, **scheduler.get("params", {})}}
+        filled["scheduler"] = {**scheduler, "params": {**defaults, **(scheduler.get("params") or {})}}
     return filled
 
 

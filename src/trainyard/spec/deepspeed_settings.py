@@ -15,9 +15,9 @@ from trainyard.settings.deepspeed_configuration import (
     configured_settings,
     in_json,
     refusals,
+    value_of_configured,
 )
 from trainyard.settings.step_fields import StepField
-from trainyard.settings.written_settings import value_of_text
 from trainyard.spec.diagnostic import Span, SpecError
 from trainyard.spec.documents import Document, Value, parse_document
 from trainyard.spec.resolved import Known, Resolved, Unknown
@@ -47,7 +47,7 @@ class DeepSpeedFile:
         if configured.value is None:
             return Unknown(f"{configured.path} and the number of processes give it", span)
         try:
-            value = value_of_text(of, str(configured.value))
+            value = value_of_configured(of, configured)
         except ValueError:
             return None
         return Known(value, Value(value, span, in_json(configured.value)), key)

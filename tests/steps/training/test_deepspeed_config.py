@@ -107,6 +107,10 @@ def test_invalid_settings_are_rejected(tmp_path: Path, config: object, complaint
     assert str(raised.value) in (f"{tmp_path}/zero.json: {complaint}", f"{tmp_path}/zero.json {complaint}")
 
 
+def test_a_number_may_be_a_text(tmp_path: Path) -> None:
+    assert resolved(tmp_path, {"gradient_clipping": "1.0"})["gradient_clipping"] == 1.0
+
+
 @pytest.mark.parametrize(
     ("section", "complaint"),
     [
@@ -169,6 +173,10 @@ def test_what_an_optimizer_leaves_out_is_deepspeeds_default_and_auto_is_the_step
     params = {"lr": "auto", "betas": "auto"}
     found = configured_settings({"optimizer": {"type": "Adam", "params": params}}, world_size=4)
     assert {name: each.value for name, each in found.items()} == {"weight_decay": 0.0, "adam_epsilon": 1e-8}
+    nothing = {
+        name: {"type": kind, "params": None} for name, kind in (("optimizer", "Adam"), ("scheduler", "WarmupLR"))
+    }
+    assert configured_settings(nothing, world_size=4)["warmup_steps"].value == 1000
     cosine = {"scheduler": {"type": "WarmupCosineLR", "params": {"total_num_steps": "auto"}}}
     assert {name: each.value for name, each in configured_settings(cosine, world_size=4).items()} == {
         "learning_rate_schedule": "cosine",

@@ -129,6 +129,8 @@ def _includes_clash(command: ParsedCommand, context: LintContext) -> Iterator[Di
     listed, code = command.node.get("additional_includes"), command.component.code
     first: dict[str, tuple[Node, Path]] = {}
     for item in listed.items if listed is not None else ():
+        if not item.is_text:
+            continue  # of a Git repository or an artifact, which are not on this machine
         path = Path(os.path.realpath(command.reading.path(item.text)))
         earlier, other = first.setdefault(path.name, (item, path))
         if code is not None and os.path.exists(code / path.name) and not os.path.islink(code / path.name):

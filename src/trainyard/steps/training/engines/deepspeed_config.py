@@ -20,12 +20,12 @@ from trainyard.settings.deepspeed_configuration import (
     is_same,
     leaves_of,
     refusals,
+    value_of_configured,
 )
 from trainyard.settings.files import os_errors_name
 from trainyard.settings.step_fields import StepField
 from trainyard.settings.steps.training import TrainDeepSpeed
 from trainyard.settings.task_fields import TaskError, fields_with_task
-from trainyard.settings.written_settings import value_of_text
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.files import parse_json
 from trainyard.steps.runtime.flags import GivenSettings
@@ -64,11 +64,8 @@ def with_configured_settings(given: GivenSettings[TrainDeepSpeed], world_size: i
 
 
 def _value(file: Path, field: StepField, configured: ConfiguredSetting) -> Any:
-    text = str(configured.value)
-    if isinstance(configured.value, float) and configured.value.is_integer() and field.type == "integer":
-        text = str(int(configured.value))
     try:
-        return value_of_text(field, text)
+        return value_of_configured(field, configured)
     except ValueError as error:
         raise StepError(f"{file}: {configured.path}: {error}") from None
 
@@ -88,7 +85,11 @@ def read_deepspeed_config(settings: TrainDeepSpeed, batch: BatchArithmetic) -> d
     config = _supported(file, read_config_file(file), settings)
     required = _from_settings(settings, batch)
     for path, value in leaves_of(config):
-        if value != AUTO and path in required and not is_same(value, required[path][0]):
+        if value == AUTO or path not in required:
+            continue
+        # A text that is no number was refused where the configuration gave the settings.
+        is_text_of_number = isinstance(value, str) and isinstance(required[path][0], float)
+        if not is_same(float(value) if is_text_of_number else value, required[path][0]):
             raise StepError(f"{file}: {contradiction(path, value, *required[path])}")
     resolved = _without_auto({key: value for key, value in config.items() if key not in _SET_BY_STEP})
     for path, (value, _) in required.items():
