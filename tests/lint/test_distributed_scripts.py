@@ -47,13 +47,18 @@ model(torch.ones(2, 1)).sum().backward()
 
 
 def rules(
-    folder: Path, script: str, distribution: str = EIGHT, modules: dict[str, str] | None = None, shape: str = ""
+    folder: Path,
+    script: str,
+    distribution: str = EIGHT,
+    modules: dict[str, str] | None = None,
+    shape: str = "",
+    before: str = "",
 ) -> list[str]:
     """The rules that lint reports for a job with this script as train.py."""
     (folder / "src").mkdir()
     for name, text in {"train.py": script, **(modules or {})}.items():
         (folder / "src" / name).write_text(text)
-    text = "type: command\ncode: ./src\ncommand: python train.py\nenvironment: azureml:torch:3\n"
+    text = f"type: command\ncode: ./src\ncommand: {before}python train.py\nenvironment: azureml:torch:3\n"
     text += f"resources: {{shm_size: 64g{shape}}}\ndistribution: {distribution}\n"
     file = folder / "job.yml"
     file.write_text(text)
@@ -174,6 +179,73 @@ IMPORTS = RIGHT.partition("dist.init")[0] + "data = [1, 2]\n"
 )
 def test_right_scripts_are_left_alone(tmp_path: Path, script: str) -> None:
     assert rules(tmp_path, script) == []
+
+
+TAKES_ITS_PART = """\
+class Part(torch.utils.data.Dataset):
+    def __init__(self, rank, world):
+        self.kept = [each for i, each in enumerate(range(64)) if i % world == rank]
+"""
+SAVES = "if dist.get_rank() == 0:\n        torch.save("
+FINISHES = """\
+def finish(model):
+    write(model)
+
+
+def write(model):
+    torch.save(model.module.state_dict(), "outputs/model.pt")
+
+
+"""
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        ON_GPU_0 + 'print(torch.load("a.pt", map_location=torch.device("cuda", local_rank)))\n',
+        ON_GPU_0 + "with torch.cuda.device(local_rank):\n    print(device)\n",
+        WITHOUT_SAMPLER.replace("DataLoader(data,", "DataLoader(Subset(data, range(local_rank, len(data), 8)),"),
+        WITHOUT_SAMPLER.replace("DataLoader(data,", 'DataLoader(torch.load(f"part-{local_rank}.pt"),'),
+        WITHOUT_SAMPLER.replace("data = Tensor", f"{TAKES_ITS_PART}data = Tensor"),
+        WITHOUT_SAMPLER + "print(dist.get_world_size())\n",
+        FINISHES + RIGHT.replace('torch.save(model.module.state_dict(), "outputs/model.pt")', "finish(model)"),
+        RIGHT.replace(SAVES, "dist.get_rank() == 0 and torch.save("),
+        RIGHT.replace("    if dist.get_rank() == 0:", "    while dist.get_rank() == 0:"),
+        RIGHT.replace(SAVES, "torch.save(").replace('"outputs/model.pt"', 'f"outputs/{os.getpid()}.pt"'),
+        RIGHT.replace("optimizer.zero_grad()", "if epoch % 2 == 0:\n            other_optimizer.step()"),
+    ],
+    ids=[
+        *("other_device_by_rank", "within_device_of_rank", "range_of_rank", "file_of_rank", "remainder"),
+        *("number_of_processes", "saved_two_calls_below", "and", "while", "by_process", "two_optimizers"),
+    ],
+)
+def test_right_scripts_of_other_kinds_are_left_alone(tmp_path: Path, script: str) -> None:
+    assert script not in (RIGHT, WITHOUT_SAMPLER, ON_GPU_0)
+    assert rules(tmp_path, script) == []
+
+
+@pytest.mark.parametrize("script", [ON_GPU_0, RIGHT.replace("[local_rank]", "[0]")], ids=["device", "device_ids"])
+def test_the_command_may_choose_the_gpus(tmp_path: Path, script: str) -> None:
+    assert rules(tmp_path, script, before="export CUDA_VISIBLE_DEVICES=$LOCAL_RANK && ") == []
+
+
+def test_a_module_of_the_script_may_divide_the_data(tmp_path: Path) -> None:
+    modules = {"parts.py": "import torch.distributed as dist\n\nSTEP = dist.get_world_size()\n"}
+    script = f"from parts import STEP\n{WITHOUT_SAMPLER}"
+    assert rules(tmp_path, script, modules=modules) == []
+
+
+@pytest.mark.parametrize(
+    "more",
+    ['print(f"rank {dist.get_rank()}")', 'device = f"cuda:{local_rank}"', 'print("%d" % dist.get_rank())'],
+)
+def test_a_rank_that_is_printed_divides_no_data(tmp_path: Path, more: str) -> None:
+    assert rules(tmp_path, f"{WITHOUT_SAMPLER}{more}\n") == ["AML636"]
+
+
+def test_a_loop_that_every_process_goes_through_is_no_condition(tmp_path: Path) -> None:
+    script = RIGHT.replace("    if dist.get_rank() == 0:", "    while epoch < 3:")
+    assert rules(tmp_path, script) == ["AML635"]
 
 
 def test_a_module_of_the_script_may_tell_the_epoch(tmp_path: Path) -> None:

@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 from trainyard.lint.checks import LintContext, check
 from trainyard.lint.placements import Placement
-from trainyard.lint.rules.process_groups import conditional
+from trainyard.lint.rules.process_groups import OF_RANK, conditional
 from trainyard.lint.rules.script_imports import all_imports, module_in
-from trainyard.lint.scripts.syntax import Syntax, constant, dotted, keyword, line_of, parse
+from trainyard.lint.scripts.syntax import Syntax, constant, dotted, keyword, line_of, parse, walk
 from trainyard.spec.diagnostic import Diagnostic
 from trainyard.spec.distributions import Mpi, PyTorch
 from trainyard.spec.rule import Rule
@@ -72,6 +72,11 @@ class _Script(NamedTuple):
     def calls(self, paths: frozenset[str]) -> Iterator[ast.Call]:
         """Every call of what has one of these paths."""
         return (call for call in self.syntax.calls if dotted(call.func, self.syntax.imported) in paths)
+
+    @property
+    def trains_with_ddp(self) -> bool:
+        """Whether it trains a model in a loop of its own, with DistributedDataParallel."""
+        return any(self.calls(_DDP)) and "backward" in self.names
 
 
 def _scripts(placement: Placement, context: LintContext) -> Iterator[_Script]:
@@ -205,7 +210,7 @@ def _is_sampler(value: ast.expr, syntax: Syntax) -> bool:
 ONE_GPU_FOR_ALL = Rule("AML633", "one-gpu-for-all", "error").explained(
     summary="Every process of a machine takes the same GPU.",
     why="Its memory is soon full, and NCCL refuses two processes on one GPU. Each process uses the GPU of its "
-    "LOCAL_RANK. Not reported if the script chooses the visible devices itself.",
+    "LOCAL_RANK. Not reported if the script or the command chooses the visible devices itself.",
     example=_JOB
     + _BEGINS
     + """\
@@ -214,12 +219,19 @@ model = DistributedDataParallel(torch.nn.Linear(2, 2).cuda(), device_ids=[â€¹0â‡
 )
 
 
+_VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
+_DEVICES = frozenset({"torch.device", "torch.cuda.device"})
+
+
 @check("placement")
 def _one_gpu_for_all(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
     if (placement.processes_per_node or 1) < 2 or (placement.sku is not None and not placement.sku.gpu_count):
         return
+    command = context.command_of(placement.component)
+    if command is None or _VISIBLE_DEVICES in command.text:
+        return
     for script in _scripts(placement, context):
-        if any("CUDA_VISIBLE_DEVICES" in name for name in script.names):
+        if any(_VISIBLE_DEVICES in name for name in script.names):
             continue
         yield from _same_device(script, placement)
         wrapped = [(call, _only_number(keyword(call, "device_ids"))) for call in script.calls(_DDP)]
@@ -238,6 +250,8 @@ def _same_device(script: _Script, placement: Placement) -> Iterator[Diagnostic]:
         return
     if any(name.startswith("cuda:") and name != "cuda:0" for name in script.names):
         return  # perhaps the beginning of f"cuda:{rank}"
+    if any(not _is_constant(argument) for call in script.calls(_DEVICES) for argument in call.args):
+        return
     on_condition: set[int] | None = None
     for call in script.calls(frozenset({"torch.device"})):
         named = call.args[0] if call.args else None
@@ -248,6 +262,13 @@ def _same_device(script: _Script, placement: Placement) -> Iterator[Diagnostic]:
             hint = 'Write torch.device("cuda", int(os.environ["LOCAL_RANK"])).'
             yield script.found(ONE_GPU_FOR_ALL, call, message, hint, "the GPU is chosen here")
             return
+
+
+def _is_constant(value: ast.expr) -> bool:
+    """Whether a value is a literal, or one of two."""
+    if isinstance(value, ast.IfExp):
+        return _is_constant(value.body) and _is_constant(value.orelse)
+    return isinstance(value, ast.Constant)
 
 
 def _only_number(devices: ast.expr | None) -> int | None:
@@ -313,7 +334,8 @@ model = DistributedDataParallel(torch.nn.Linear(2, 2).cuda(), device_ids=[local_
 )
 _SAVES = frozenset({"torch.save"})
 _LEAVES = (ast.Return, ast.Continue, ast.Raise)
-_OF_RANK = re.compile(r"rank|master|main|primary|chief", re.IGNORECASE)
+_DIFFERS = re.compile(rf"{OF_RANK.pattern}|getpid|\bpid\b|uuid", re.IGNORECASE)
+"""What makes a file's name another one in each process."""
 
 
 @check("placement")
@@ -326,7 +348,7 @@ def _saved_by_every_process(placement: Placement, context: LintContext) -> Itera
         for call in saves:
             path = call.args[1] if len(call.args) > 1 else keyword(call, "f")
             is_text = isinstance(path, ast.JoinedStr) or isinstance(constant(path), str)
-            if path is not None and is_text and id(call) not in on_condition and not _OF_RANK.search(ast.unparse(path)):
+            if path is not None and is_text and id(call) not in on_condition and not _DIFFERS.search(ast.unparse(path)):
                 message = f"each process of {script.called.name} writes {ast.unparse(path)}"
                 hint = "Save on rank 0 only: if torch.distributed.get_rank() == 0."
                 yield script.found(SAVED_BY_EVERY_PROCESS, call, message, hint, "it is saved here")
@@ -335,7 +357,7 @@ def _saved_by_every_process(placement: Placement, context: LintContext) -> Itera
 
 def _some_processes_leave(syntax: Syntax) -> bool:
     """Whether processes of some ranks end, or go on elsewhere, before what follows."""
-    of_rank = (each for each in syntax.of(ast.If) if _OF_RANK.search(ast.unparse(each.test)))
+    of_rank = (each for each in syntax.of(ast.If) if OF_RANK.search(ast.unparse(each.test)))
     return any(isinstance(node, _LEAVES) or "exit" in ast.unparse(node) for each in of_rank for node in each.body)
 
 
@@ -343,7 +365,8 @@ NO_SAMPLER = Rule("AML636", "no-sampler", "warning").explained(
     summary="Every process trains on all of the data.",
     why="Without a DistributedSampler each process takes all samples, in an order of its own: an epoch is as many "
     "times as long as there are processes, and no faster than on one. Not reported if anything in the script or its "
-    "modules divides data, such as a sampler of another kind, an IterableDataset or a slice by rank.",
+    "modules divides data, such as a sampler of another kind, an IterableDataset or a slice by rank, or if it asks for "
+    "the number of processes.",
     example=_JOB
     + """\
 import os
@@ -363,19 +386,22 @@ for batch in loader:
     model(batch.cuda()).sum().backward()
 """,
 )
+_PROCESS_COUNTS = frozenset({"get_world_size", "WORLD_SIZE"})
+_RANGES = frozenset({"range", "islice"})
+_PRINTS = frozenset({"print", "debug", "info", "warning", "error", "log"})
+_OWN = re.compile("rank|world")
 _DIVIDES = re.compile(r"sampler|shard|iterable|split_(dataset_)?by|webdataset|num_replicas|partition", re.IGNORECASE)
 
 
 @check("placement")
 def _no_sampler(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
     for script in _scripts(placement, context):
-        if not any(script.calls(_DDP)) or "backward" not in script.names:
+        if not script.trains_with_ddp:
             continue
         given = {argument.arg or "**" for call in script.calls(_LOADERS) for argument in call.keywords}
         words = {name for name in script.names if name.isidentifier()}
-        divides = any(_DIVIDES.search(word) for word in words | given)
-        slices = any("rank" in ast.unparse(node.slice) for node in script.syntax.of(ast.Subscript))
-        if divides or "**" in given or slices:
+        divides = any(_DIVIDES.search(word) for word in words | given) or not words.isdisjoint(_PROCESS_COUNTS)
+        if divides or "**" in given or _takes_its_part(script.syntax):
             continue
         for call in script.calls(_LOADERS):
             if constant(keyword(call, "shuffle")) is True and not _NOT_TRAINING.search(ast.unparse(call)):
@@ -383,6 +409,29 @@ def _no_sampler(placement: Placement, context: LintContext) -> Iterator[Diagnost
                 hint = "Give it sampler=DistributedSampler(data), and call sampler.set_epoch(epoch)."
                 yield script.found(NO_SAMPLER, call, message, hint, "the DataLoader is made here")
                 break
+
+
+def _takes_its_part(syntax: Syntax) -> bool:
+    """Whether an index, a range, a remainder or a file's name depends on the process."""
+    printed = {id(each) for call in syntax.calls if _last_name(call) in _PRINTS for each in call.args}
+    parts: list[ast.expr] = [node.slice for node in syntax.of(ast.Subscript)]
+    parts += [each for call in syntax.calls if _last_name(call) in _RANGES for each in call.args]
+    for text in syntax.of(ast.JoinedStr):
+        is_device = str(constant(text.values[0])).startswith("cuda") if text.values else False
+        if id(text) not in printed and not is_device:
+            parts += [each for each in text.values if isinstance(each, ast.FormattedValue)]
+    for compared in syntax.of(ast.Compare):
+        parts += [compared for each in (compared.left, *compared.comparators) if _is_remainder(each)]
+    parts += [each for each in syntax.of(ast.BinOp) if _is_remainder(each) and id(each) not in printed]
+    return any(_OWN.search(ast.unparse(part)) for part in parts)
+
+
+def _last_name(call: ast.Call) -> str:
+    return ast.unparse(call.func).rpartition(".")[2]
+
+
+def _is_remainder(node: ast.AST) -> bool:
+    return isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod)
 
 
 EXCHANGED_EACH_TIME = Rule("AML637", "exchanged-each-time", "info").explained(
@@ -433,9 +482,9 @@ _SYNCHRONIZED = ("no_sync", "require_backward_grad_sync")
 @check("placement")
 def _what_may_be_better(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
     for script in _scripts(placement, context):
-        if not any(script.calls(_DDP)) or "backward" not in script.names:
+        if not script.trains_with_ddp:
             continue
-        step = next(filter(_steps_now_and_then, script.syntax.of(ast.If)), None)
+        step = _only_step(script.syntax)
         if step is not None and script.names.isdisjoint(_SYNCHRONIZED):
             message = f"{script.called.name} accumulates gradients, and exchanges them in each backward pass"
             hint = "Run all but the last backward pass of a step within `with model.no_sync():`."
@@ -449,14 +498,18 @@ def _what_may_be_better(placement: Placement, context: LintContext) -> Iterator[
             yield script.found(BATCH_NORM_APART, norm, message, hint, "the layer is made here")
 
 
-def _steps_now_and_then(node: ast.If) -> bool:
-    """`if (i + 1) % steps == 0:` with a step of an optimizer within."""
-    has_remainder = any(isinstance(each, ast.Mod) for each in ast.walk(node.test))
-    return has_remainder and any(
-        isinstance(each, ast.Call)
-        and isinstance(each.func, ast.Attribute)
-        and each.func.attr == "step"
-        and "optim" in ast.unparse(each.func.value).lower()
-        for statement in node.body
-        for each in ast.walk(statement)
-    )
+def _only_step(syntax: Syntax) -> ast.If | None:
+    """The first `if (i + 1) % steps == 0:` in which an optimizer steps, if none steps elsewhere."""
+    steps = {id(call) for call in syntax.calls if _is_step(call)}
+    found: ast.If | None = None
+    for each in syntax.of(ast.If):
+        within = {id(node) for statement in each.body for node in walk(statement)} & steps
+        if within and any(map(_is_remainder, walk(each.test))):
+            found = found or each
+            steps -= within
+    return found if not steps else None
+
+
+def _is_step(call: ast.Call) -> bool:
+    is_method = isinstance(call.func, ast.Attribute) and call.func.attr == "step"
+    return is_method and "optim" in ast.unparse(call.func).lower()

@@ -29,7 +29,9 @@ _BACKENDS = ("nccl", "gloo", "mpi", "ucc", "xccl", "hccl")
 _OWN_MACHINE = ("localhost", "127.0.0.1")
 _FIXED_ADDRESS = re.compile(r"tcp://(localhost|\d+\.\d+\.\d+\.\d+)(?=[:/]|$)")
 _JOIN = "torch.distributed.init_process_group"
-_CONDITIONS = (ast.If, ast.Try, ast.IfExp, ast.ExceptHandler)
+_CONDITIONS = (ast.If, ast.Try, ast.IfExp, ast.ExceptHandler, ast.BoolOp, ast.While)
+OF_RANK = re.compile(r"rank|master|main|primary|chief", re.IGNORECASE)
+"""What a condition asks for that is met by some of the processes."""
 
 
 PROCESS_GROUP = Rule("AML621", "process-group", "error").explained(
@@ -74,25 +76,35 @@ def _process_group(placement: Placement, context: LintContext) -> Iterator[Diagn
 def conditional(syntax: Syntax) -> set[int]:
     """The nodes that are only reached on a condition, in functions that are only called on one too."""
     found: set[int] = set()
-    for kind in _CONDITIONS:
-        for each in syntax.of(kind):
-            if not (isinstance(each, ast.If) and _is_main_guard(each)):
-                found |= {id(node) for node in walk(each)}
-    called_on_condition = {
-        call.func.attr if isinstance(call.func, ast.Attribute) else call.func.id
-        for call in syntax.calls
-        if id(call) in found and isinstance(call.func, (ast.Attribute, ast.Name))
-    }
+    for each in (node for kind in _CONDITIONS for node in syntax.of(kind)):
+        if id(each) not in found and _depends(each):
+            found |= {id(node) for node in walk(each)}
+    functions: dict[str, list[ast.FunctionDef]] = {}
+    reached: list[ast.FunctionDef] = []
     for function in syntax.functions:
-        leaves_early = any(isinstance(node, ast.Return) and id(node) in found for node in walk(function))
-        if leaves_early or function.name in called_on_condition:
-            found |= {id(node) for node in walk(function)}
+        functions.setdefault(function.name, []).append(function)
+        if any(isinstance(node, ast.Return) and id(node) in found for node in walk(function)):
+            reached.append(function)
+    calls = [call for call in syntax.calls if id(call) in found]
+    while calls or reached:
+        for call in calls:
+            if isinstance(call.func, (ast.Attribute, ast.Name)):
+                name = call.func.attr if isinstance(call.func, ast.Attribute) else call.func.id
+                reached += functions.pop(name, ())
+        nodes = [node for function in reached for node in walk(function)]
+        found |= {id(node) for node in nodes}
+        calls, reached = [node for node in nodes if isinstance(node, ast.Call)], []
     return found
 
 
-def _is_main_guard(node: ast.If) -> bool:
-    """Whether a condition is `__name__ == "__main__"`."""
-    return any(isinstance(name, ast.Name) and name.id == "__name__" for name in ast.walk(node.test))
+def _depends(node: ast.AST) -> bool:
+    """Whether what is in a statement or expression may be left out: not below `__name__ == "__main__"`, and not in the
+    loops that every process goes through."""
+    if isinstance(node, ast.While):
+        return OF_RANK.search(ast.unparse(node.test)) is not None
+    return not isinstance(node, ast.If) or not any(
+        isinstance(name, ast.Name) and name.id == "__name__" for name in ast.walk(node.test)
+    )
 
 
 def _backend(
