@@ -310,9 +310,9 @@ class TrainFSDP(Training):
 
     gradient_sync: str = parameter("auto", choices=("auto", "last", "every"), on_resume="numbers")
     """With gradient accumulation, when ranks sum their gradients: after the `last` micro-batch, so that until then each
-    GPU keeps the whole gradient of the model in fp32, or after `every` one, which moves more bytes and keeps only a
-    rank's rows. Sums in another order differ in their last bits. auto: every, where the whole gradient would take more
-    than a quarter of a GPU's memory."""
+    GPU keeps the whole gradient of the model, in the precision that it is summed in, or after `every` one, which moves
+    more bytes and keeps only a rank's rows. Sums in another order differ in their last bits. auto: every, where the
+    whole gradient would take more than a quarter of a GPU's memory."""
 
     shard_size: int = parameter(0, minimum=0, port=True, on_resume="nothing")
     """How many ranks share one replica of the model, such as the GPUs of a machine: layers are then gathered within it,
