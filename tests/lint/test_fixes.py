@@ -159,7 +159,6 @@ RUNS = "command: python train.py --epochs ${{inputs.epochs}}\n" + DECLARED
         ("type: integer", "typ: integer"),
         ("--epochs", "--epocs"),
         ("train.py", "tran.py"),
-        ("code: ./src", "code: ./srcs"),
         ("code: ./src", "code: ./scr"),
         ("${{inputs.epochs}}", "${{input.epochs}}"),
         ("type: command", "type: comand"),
@@ -178,7 +177,9 @@ def test_what_is_meant_is_written(right: str, wrong: str, tmp_path: Path) -> Non
     assert file.read_text() == JOB + RUNS
 
 
-@pytest.mark.parametrize("name", ["trian.yaml", "components/train.yml", "component/train.yaml"])
+@pytest.mark.parametrize(
+    "name", ["trian.yaml", "Train.yaml", "components/train.yml", "component/train.yaml", "trains.yaml", "train_a.yaml"]
+)
 def test_a_path_is_corrected_in_its_last_name(name: str, tmp_path: Path) -> None:
     (tmp_path / "components").mkdir()
     for folder in (tmp_path, tmp_path / "components"):
@@ -187,8 +188,10 @@ def test_a_path_is_corrected_in_its_last_name(name: str, tmp_path: Path) -> None
     text = "type: pipeline\nsettings: {default_compute: azureml:cpus}\njobs:\n  a: {component: ./NAME}\n"
     file.write_text(text.replace("NAME", name))
     fix_in(file)
-    right = {"trian.yaml": "train.yaml", "components/train.yml": "components/train.yaml"}.get(name, name)
-    assert file.read_text() == text.replace("NAME", right)
+    right = dict.fromkeys(("trian.yaml", "Train.yaml"), "train.yaml") | {
+        "components/train.yml": "components/train.yaml"
+    }
+    assert file.read_text() == text.replace("NAME", right.get(name, name))
 
 
 def test_of_two_names_as_near_neither_is_written(tmp_path: Path) -> None:

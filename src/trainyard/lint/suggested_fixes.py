@@ -9,7 +9,7 @@ from trainyard.settings.suggestions import closest, is_surely
 from trainyard.spec.diagnostic import Diagnostic
 
 QUESTION = "Did you mean '"
-_MEANT = re.compile(r"Did you mean '([^']+)'(?:, in the same folder)?\?")
+_MEANT = re.compile(r"Did you mean '([^']+)'(, in the same folder)?\?")
 _QUOTED = re.compile(r"'([^']+)'")
 
 
@@ -31,5 +31,12 @@ def suggested(finding: Diagnostic, covered: str) -> Suggested | None:
     last = bare if "/" in meant else bare.rpartition("/")[2]
     for wrong in (last, bare, *_QUOTED.findall(finding.message)):
         if wrong != meant and bare.count(wrong) == 1 and closest(wrong, [meant]) is not None:
-            return Suggested(bare.replace(wrong, meant), is_surely(wrong, meant))
+            is_sure = is_surely(wrong, meant) and (match[2] is None or _has_same_letters(wrong, meant))
+            return Suggested(bare.replace(wrong, meant), is_sure)
     return None
+
+
+def _has_same_letters(wrong: str, meant: str) -> bool:
+    """Whether two names of files differ by swapped letters, case or `.yml` alone: `trains.yml` may be another file."""
+    first, second = (sorted(name.lower().replace(".yml", ".yaml")) for name in (wrong, meant))
+    return first == second
