@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from trainyard.lint import linter
+from trainyard.spec.shell_words import python_calls
 
 CommandLine = Callable[..., Any]
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "trainyard"
@@ -103,6 +104,17 @@ def test_a_model_of_ten_million_layers_is_estimated_without_counting_them(
 
     seconds_for(2)  # imports
     assert seconds_for(10_000_000) < 10 * seconds_for(2) + 1
+
+
+def test_variables_of_a_shell_are_counted_once_for_all() -> None:
+    def seconds_for(count: int, name: str) -> float:
+        command = "\n".join(f"{name}{number}=a{number}" for number in range(count))
+        before = cpu_seconds()
+        assert list(python_calls(f"{command}\npython train.py"))
+        return cpu_seconds() - before
+
+    few = min(seconds_for(400, name) for name in "ABC")
+    assert seconds_for(4000, "D") < 40 * few
 
 
 # Regular expressions --------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -38,6 +39,7 @@ _MAY_SET_OTHERWISE = re.compile(
     r"\b(?:if|for|while|until|case|select|read|unset|eval|declare|local|readonly|typeset|IFS|set)\b"
     r"|\|\||(?<!\$)\(|\bsh -"
 )
+_SET = re.compile(r"\b(\w+)\+?=")
 # What the shell does not leave as it is when it splits the value of a variable, or that this module does not follow.
 _NOT_PLAIN_VALUE = re.compile(r"['\"\\*?`\[\]]|\$(?!\{\{)")
 _PARTS_OF_VALUE = re.compile(r"(?:\$\{\{.*?\}\}|\S)+")
@@ -79,15 +81,20 @@ def _calls_of(words: Sequence[Word], follows_others: bool) -> Iterator[Call]:
 
 def _set_once(words: Sequence[Word], command: str) -> Iterator[tuple[str, Word]]:
     """The variables that words set to a text that the command sets them to wherever they are used after that."""
-    if _MAY_SET_OTHERWISE.search(command):
-        return
+    times = _times_set(command)
     for word in words:
         name, equals, value = word.text.partition("=")
         written = command[word.start + len(name) + 1 : word.end]
         is_known = written in (value, f'"{value}"', f"'{value}'") and not _NOT_PLAIN_VALUE.search(value)
-        if equals and is_known and len(re.findall(rf"\b{re.escape(name)}\+?=", command)) == 1:
+        if equals and is_known and times[name] == 1:
             start = word.end - len(value) - (written != value)
             yield name, Word(value, start, start + len(value))
+
+
+@lru_cache(maxsize=16)
+def _times_set(command: str) -> Counter[str]:
+    """How often a command sets each variable; empty where it may set them in other ways."""
+    return Counter() if _MAY_SET_OTHERWISE.search(command) else Counter(_SET.findall(command))
 
 
 def _with_values(words: Sequence[Word], variables: Mapping[str, Word], command: str) -> list[Word]:
