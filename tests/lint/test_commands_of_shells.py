@@ -74,6 +74,9 @@ def test_arguments_that_a_comment_or_a_line_end_cuts_off_are_one_finding(
         ("|", f"# don't\n({RIGHT}) && {{ ls; }}"),
         ("|", f"run() {{\n{RIGHT}\n}}\nrun; files=(a b); if ls; then pwd; fi"),
         ("|", f'echo "$(date +"%d)")" && {RIGHT}'),
+        ("|", f'X="$(cat f | sed "s/\'//g")" && {RIGHT}'),
+        ("|", f'echo "$(echo "don\'t")" && {RIGHT}'),
+        ("|", f"python train.py {DATA} --epochs <(echo 3) 2> >(tee log)"),
         ("|", f"CUDA_VISIBLE_DEVICES= {RIGHT}; [ $A = 3 ] && ls; export; export A=3"),
         ("|", f"bash -c '{RIGHT}' && bash -c \"$A\" b && bash run.sh -c a || true"),
         ("|", f"A='{DATA}'; python train.py $A; B=3 && python train.py {DATA} --epochs \"$B\""),
@@ -97,6 +100,7 @@ def test_right_commands_are_left_alone(tmp_path: Path, style: str, command: str)
         f'bash -eo pipefail -c "{WRONG}"',
         f"cat <<EOF > a.txt\nit's\nEOF\n{WRONG}",
         f'MORE="--epocs 3" && python train.py {DATA} $MORE',
+        f"python train.py {DATA} > >(tee log) --epocs 3",
         f"export MORE='{DATA} --epocs 3'\npython train.py ${{MORE}}",
     ],
 )
@@ -115,6 +119,8 @@ def test_flags_are_compared_wherever_the_shell_runs_the_script(tmp_path: Path, c
         (f"while true do {RIGHT}; done", "while"),
         (f"if ls; then {RIGHT} fi", "if"),
         (f"# don't\n{RIGHT} && && ls", "&&"),
+        (f'A="$(echo "b)" && {RIGHT}', '"'),
+        (f"{RIGHT} && echo 'a", "'"),
     ],
 )
 def test_what_bash_refuses_is_found(tmp_path: Path, command: str, expected: str) -> None:

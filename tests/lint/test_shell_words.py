@@ -30,6 +30,15 @@ def test_operators_and_lines_end_a_command() -> None:
     ]  # fmt: skip
 
 
+def test_a_process_substitution_is_a_word() -> None:
+    command = "python a.py --config <(echo 'x)' | sort) --all=<(ls) --epochs 3 2>&1 > >(tee log) < in"
+    assert texts(command) == [
+        ["python", "a.py", "--config", "<(echo 'x)' | sort)", "--all=<(ls)", "--epochs", "3", ">(tee log)", "in"],
+    ]  # fmt: skip
+    (words,) = simple_commands(command)
+    assert [word.text[:2] for word in words if not word.is_plain] == ["<(", "--", ">("]
+
+
 def test_comments_and_here_documents_have_no_words() -> None:
     command = "cat <<EOF > a; b # c\n$(d) it's\nEOF\n(e; f=(1 2)) | bash -c 'if g; then h; fi'"
     assert texts(command) == [

@@ -10,14 +10,17 @@ import re
 from functools import lru_cache
 from typing import NamedTuple
 
-_OPERATORS = re.compile(r"&&|\|\||[;|&\n)]|\((?!\()|[0-9]?>>?(?:&[0-9])?|<<<|<<-?|<")
+# Not `<(` and `>(`, which begin a word: bash puts a file's name there.
+_OPERATORS = re.compile(r"&&|\|\||[;|&\n)]|\((?!\()|[0-9]?>(?!\()>?(?:&[0-9])?|<<<|<<-?|<(?!\()")
 _BLANKS = re.compile(r"[ \t\r]+|\\\r?\n")
 _COMMENT = re.compile(r"#[^\n]*")
 _PLAIN = re.compile(r"[^ \t\r\n'\"\\$`;|&<>()\]]+")
 _DELIMITER = re.compile(r"[ \t]*([^\s;|&<>()]+)")
 # The bound keeps a command that consists of openings from being searched to its end for each of them.
 BINDING = re.compile(r"\$\{\{.{0,500}?\}\}", re.DOTALL)
-_SUBSTITUTION = re.compile(r"\$\(|`|\$[A-Za-z_{](?!\{)")
+_SUBSTITUTION = re.compile(r"[$<>]\(|`|\$[A-Za-z_{](?!\{)")
+_QUOTE_OR_ESCAPE = re.compile(r"[\\'\"]")
+_GROUP = re.compile(r"[$<>(]\(|`")
 _IN_GROUP = re.compile(r"\\|'|\"|`|\$\(|[()]")
 # What stands before a command as a word of its own, and is no program.
 _BEFORE_COMMANDS = frozenset({"if", "then", "elif", "else", "while", "until", "do", "{", "!", "time"})
@@ -155,8 +158,8 @@ def _word(command: str, start: int, is_optional: bool) -> Word:
         elif character == "\\" and position + 1 < len(command) and command[position + 1] != "\n":
             parts.append(command[position + 1])
             position += 2
-        elif character == "`" or command.startswith(("$(", "(("), position) or command.startswith("=(", position - 1):
-            inside = position + (2 if character == "$" else 1)
+        elif _GROUP.match(command, position) or command.startswith("=(", position - 1):
+            inside = position + (2 if character in "$<>" else 1)
             end = _end_of_group(command, inside, "`" if character == "`" else ")") + 1
             parts.append(command[position:end])
             position = end
@@ -166,6 +169,20 @@ def _word(command: str, start: int, is_optional: bool) -> Word:
             parts.append(character)
             position += 1
     return Word("".join(parts), start, max(min(position, len(command)), start + 1), is_optional, is_quoted)
+
+
+def quoted_parts(command: str) -> tuple[list[tuple[int, int]], int | None]:
+    """Return where quoted texts and escaped letters are, and where a quote begins that is never closed."""
+    parts: list[tuple[int, int]] = []
+    position = 0
+    while (sign := _QUOTE_OR_ESCAPE.search(command, position)) is not None:
+        is_quote = sign[0] != "\\"
+        last = _closing_quote(command, sign.start()) if is_quote else sign.end()
+        if is_quote and last == len(command):
+            return parts, sign.start()
+        position = min(last + 1, len(command))
+        parts.append((sign.start(), position))
+    return parts, None
 
 
 def _closing_quote(command: str, opening: int) -> int:

@@ -13,7 +13,7 @@ from trainyard.spec.expressions import Binding, ExpressionError, bindings_in, on
 from trainyard.spec.model import Port
 from trainyard.spec.parsed import ParsedCommand
 from trainyard.spec.rule import Rule
-from trainyard.spec.shell_lexer import ShellText, Word, read_shell, simple_commands, text_of_shell
+from trainyard.spec.shell_lexer import ShellText, Word, quoted_parts, read_shell, simple_commands, text_of_shell
 
 _FETCHED = re.compile(
     r"\b(?:curl|wget)\b[^|;&\n]{0,300}\|\s*(?:sudo\s+)?(?:ba|z|da|k)?sh\b|"
@@ -394,8 +394,6 @@ def _is_folded(document: Document, node: Node) -> bool:
     return document.text[node.offsets[0] : node.offsets[0] + 1] == ">"
 
 
-_QUOTED = re.compile(r"\\.|'[^']*'|\"(?:\\.|[^\"\\])*\"", re.DOTALL)
-_QUOTE = re.compile("['\"]")
 _LEADING = re.compile(r"\A\s*(&&|\|\||\||;)")
 _DOUBLED = re.compile(r"(?:&&|\|\|)\s*(&&|\|\||;|\|)|(?<!;);[ \t]+(;)(?!;)")
 _TRAILING = re.compile(r"(&&|\|\||(?<!>)\|)\s*\Z")
@@ -492,27 +490,21 @@ def _unbalanced(reserved: Sequence[Word]) -> tuple[Word, str] | None:
 
 def _may_have_text_in_group(text: str) -> bool:
     """Whether an array or a substitution may hold a comment or a here-document, whose quotes are none."""
-    return ("=(" in text or "$(" in text) and ("#" in text or "<<" in text)
+    return any(sign in text for sign in ("=(", "$(", "<(", ">(")) and ("#" in text or "<<" in text)
 
 
 def _without_comments(text: str, shell: ShellText) -> str:
     """A command with blanks for comments and here-documents."""
-    parts, position = [], 0
-    for start, end in sorted((*shell.comments, *shell.documents)):
-        parts += [text[position:start], " " * (end - start)]
-        position = end
-    return "".join([*parts, text[position:]])
+    return _blanked(text, sorted((*shell.comments, *shell.documents)), " ")
 
 
 def _without_quoted(text: str) -> tuple[str, int | None]:
     """A command with `x` for what is quoted or escaped, and where a quote begins that is never closed."""
-    bare = _QUOTED.sub(lambda quoted: "x" * len(quoted[0]), text)
-    opened = _QUOTE.search(bare)
+    quoted, opened = quoted_parts(text)
     if opened is None:
-        return bare, None
-    pairs = (quoted for quoted in _QUOTED.finditer(text, 0, opened.start()) if quoted[0][0] == opened[0])
-    odd = next((quoted for quoted in pairs if _is_mispaired(text, *quoted.span())), None)
-    return bare, odd.start() if odd is not None else opened.start()
+        return _blanked(text, quoted, "x"), None
+    pairs = ((start, end) for start, end in quoted if text[start] == text[opened])
+    return text, next((start for start, end in pairs if _is_mispaired(text, start, end)), opened)
 
 
 def _is_mispaired(text: str, start: int, end: int) -> bool:
@@ -525,8 +517,13 @@ def _is_mispaired(text: str, start: int, end: int) -> bool:
 
 def _without_bindings(text: str, bindings: Sequence[Binding]) -> str:
     """A command with `x` for its bindings, whose values may not be known."""
+    return _blanked(text, [(binding.start, binding.end) for binding in bindings], "x")
+
+
+def _blanked(text: str, places: Sequence[tuple[int, int]], letter: str) -> str:
+    """A text with a letter for each one at some places, which are in their order."""
     parts, position = [], 0
-    for binding in bindings:
-        parts += [text[position : binding.start], "x" * (binding.end - binding.start)]
-        position = binding.end
+    for start, end in places:
+        parts += [text[position:start], letter * (end - start)]
+        position = end
     return "".join([*parts, text[position:]])
