@@ -19,6 +19,11 @@ from trainyard.settings.files import read_beginning, read_regular, replace_bytes
 LARGEST_BYTES = 64 * 2**20
 _MARKS_OF_A_ROOT = (".git", ".trainyard.toml", "trainyard.lock")
 
+_YAML_SUFFIXES = frozenset({".yaml", ".yml"})
+# Tools keep these, not people; `.github` and the like are excluded because of their dot.
+_SKIPPED_FOLDERS = frozenset({"node_modules", "__pycache__", "venv"})
+_OF_AZURE_ML = ".azureml"
+
 _roots: tuple[str, ...] = ()
 
 
@@ -63,12 +68,16 @@ def root_of(paths: Sequence[Path]) -> Path:
     Outside of both it is the folder that holds the paths and the working directory.
     """
     folders = [os.path.abspath(path) for path in paths] or [os.getcwd()]
-    start = Path(os.path.commonpath(folders))
+    return repository_of(Path(os.path.commonpath(folders))) or Path(os.path.commonpath([*folders, os.getcwd()]))
+
+
+def repository_of(start: Path) -> Path | None:
+    """Return the folder of the repository that a path is in, else of the project; None outside of both."""
     for mark in _MARKS_OF_A_ROOT:
         for folder in (start, *start.parents):
             if (folder / mark).exists():
                 return folder
-    return Path(os.path.commonpath([*folders, os.getcwd()]))
+    return None
 
 
 @lru_cache(maxsize=4096)
@@ -117,6 +126,18 @@ def names_in(folder: str | os.PathLike[str]) -> list[str]:
         return sorted(os.listdir(folder)) if is_within_root(folder) else []
     except OSError:
         return []
+
+
+def is_yaml(name: str) -> bool:
+    """Whether a file has the name of a YAML file."""
+    return os.path.splitext(name)[1].lower() in _YAML_SUFFIXES
+
+
+def yaml_files(folder: Path) -> Iterator[Path]:
+    """Yield all YAML files in a folder and its subfolders. Linked folders are not followed, since they may loop."""
+    for parent, folders, names in os.walk(folder):
+        folders[:] = sorted(n for n in folders if n == _OF_AZURE_ML or (n[0] != "." and n not in _SKIPPED_FOLDERS))
+        yield from (Path(parent, name) for name in sorted(names) if is_yaml(name))
 
 
 def require_within(file: Path, root: Path) -> None:

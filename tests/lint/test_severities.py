@@ -41,6 +41,24 @@ def test_the_client_takes_any_name_where_a_pipeline_names_the_file(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
+    ("name", "expected"),
+    [("name: my train\n", {"components/train.yaml": [("AML109", "warning", 2)]}), ("is_deterministic: true\n", {})],
+    ids=["bad", "none"],
+)
+def test_a_name_is_judged_alike_where_the_component_is_linted_without_its_pipeline(
+    name: str, expected: dict[str, list[tuple[str, str, int]]], tmp_path: Path
+) -> None:
+    component = COMMAND.format(name="NAME", command="python train.py").replace("name: NAME\n", name)
+    files = {
+        "components/train.yaml": component.replace("./src", "../src"),
+        "pipelines/train.yaml": "type: pipeline\njobs:\n  train: {component: ../components/train.yaml}\n",
+        "src/train.py": SCRIPT,
+        ".trainyard.toml": "",
+    }
+    assert found(tmp_path, files) == expected
+
+
+@pytest.mark.parametrize(
     ("instruction", "severity"),
     [
         ("COPY requirement.txt /tmp/", "error"),

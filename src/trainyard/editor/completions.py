@@ -20,7 +20,7 @@ from trainyard.catalogue.skus import all_skus
 from trainyard.editor.cursor import Cursor, KeyPath, cursor_at
 from trainyard.editor.hovers import SIZE_KEYS, field_text, fields_of_document, port_text, sku_text
 from trainyard.editor.workspace import EditorWorkspace
-from trainyard.lint.linter import yaml_files
+from trainyard.project_files import yaml_files
 from trainyard.spec.computes import Computes
 from trainyard.spec.diagnostic import SpecError
 from trainyard.spec.documents import Node, parse_document

@@ -27,7 +27,7 @@ from trainyard.editor.outline import OutlineEntry, OutlineKind, outline_of
 from trainyard.editor.positions import Places, path_of
 from trainyard.editor.symbols import Symbol, Symbols
 from trainyard.editor.workspace import Checked, EditorWorkspace, Found
-from trainyard.lint.linter import is_yaml
+from trainyard.project_files import is_yaml
 from trainyard.spec.diagnostic import Diagnostic, Severity, Span, SpecError
 
 CHECK_COMMAND = "trainyard.check"

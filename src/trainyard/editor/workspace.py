@@ -16,9 +16,9 @@ from typing import Any
 
 from trainyard.errors import UserError
 from trainyard.lint.config import LintSettings, settings_for
-from trainyard.lint.linter import LintResult, lint_files, read_files, yaml_files
+from trainyard.lint.linter import LintResult, lint_files, read_files
 from trainyard.lint.rules import RULES
-from trainyard.project_files import read_text
+from trainyard.project_files import read_text, yaml_files
 from trainyard.project_findings import folders_to_check, with_profile_findings, with_template_lines, without_known
 from trainyard.render.project import Project
 from trainyard.render.related_lines import SourceFinder

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -13,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from trainyard.lint.scripts.data_reads import Read, reads_of
 from trainyard.lint.scripts.flag_readers import read_flags, with_task_flags
 from trainyard.lint.scripts.flags import ScriptFlags
-from trainyard.project_files import read_bytes
+from trainyard.project_files import beginning_of, read_bytes, repository_of, yaml_files
 from trainyard.spec.computes import Computes
 from trainyard.spec.diagnostic import Diagnostic, Span
 from trainyard.spec.documents import Document, Node, Value
@@ -32,6 +34,8 @@ Subject = Literal["file", "command", "pipeline", "placement"]
 Check = Callable[[Any, "LintContext"], Iterator[Diagnostic]]
 _Function = TypeVar("_Function", bound=Check)
 _Made = TypeVar("_Made")
+_NAMES_COMPONENT = re.compile(rb"\b(?:component|trial)\s*:\s*[\"']?(?:file:)?([^\s\"',{}]+\.ya?ml)\b")
+_MOST_BYTES_SEARCHED = 1_000_000
 _READS_VARIABLES = re.compile(rb"environ|getenv|AZUREML_|AZURE_ML_")
 
 _KNOWN_WORDS_FILE = Path(__file__).with_name("known_words.json")
@@ -170,9 +174,18 @@ class LintContext:
         """Whether a pipeline that was read uses a component, and so determines its values and machines."""
         return id(component) in self._used_components or component.span in self._trials
 
+    def is_named_by_pipelines(self, file: Path) -> bool:
+        """Whether a pipeline that was read, or is in the same repository, names a component's file.
+
+        The component needs no name then: the client does not register it.
+        """
+        if file in self._files_of_used_components:
+            return True
+        root = repository_of(file.parent) or file.parent
+        return file in self.cached(("named components", root), lambda: _components_named_in(root))
+
     @cached_property
-    def files_of_used_components(self) -> frozenset[Path]:
-        """The files of the components that pipelines use, which need no name then: the client registers none."""
+    def _files_of_used_components(self) -> frozenset[Path]:
         jobs = (job for pipeline in self.parsed.pipelines for job in pipeline.model.jobs.values())
         named = [job.component for job in jobs]
         read = (each if isinstance(each, PipelineComponent) else code_of(each) for each in named)
@@ -243,6 +256,16 @@ def _kept(cache: dict[Hashable, Any], key: Hashable, make: Callable[[], _Made]) 
         cache[key] = make()
     made: _Made = cache[key]
     return made
+
+
+def _components_named_in(root: Path) -> frozenset[Path]:
+    """The files that YAML below a folder names as components, as far as its text tells."""
+    found: set[Path] = set()
+    for file in yaml_files(root):
+        with suppress(OSError):
+            names = _NAMES_COMPONENT.findall(beginning_of(file, _MOST_BYTES_SEARCHED))
+            found.update(Path(os.path.normpath(file.parent / name.decode(errors="replace"))) for name in names)
+    return frozenset(found)
 
 
 def _mentions(script: Path, pattern: re.Pattern[bytes]) -> bool:

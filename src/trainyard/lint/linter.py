@@ -20,7 +20,7 @@ from trainyard.lint.rules.hardware import BF16_WITHOUT_HARDWARE
 from trainyard.lint.rules.linting import CHECK_FAILED
 from trainyard.lint.rules.port_types import MODE_UNSUITED
 from trainyard.lint.suggested_fixes import QUESTION, suggested
-from trainyard.project_files import names_in
+from trainyard.project_files import is_yaml, names_in, yaml_files
 from trainyard.settings.suggestions import begin_file, closest
 from trainyard.spec.components import environment_of
 from trainyard.spec.computes import Computes
@@ -54,11 +54,7 @@ if TYPE_CHECKING:
 STANDARD_FOLDERS = ("components", "pipelines", "settings", "environments", "compute", "profiles")
 _LONGEST_MESSAGE = 450
 CPU_SECONDS = 5.0
-_YAML_SUFFIXES = frozenset({".yaml", ".yml"})
 _FIXABLE_SUFFIXES = frozenset({".yaml", ".yml", ".json"})
-# Tools keep these, not people; `.github` and the like are excluded because of their dot.
-_SKIPPED_FOLDERS = frozenset({"node_modules", "__pycache__", "venv"})
-_OF_AZURE_ML = ".azureml"
 _Place = tuple[Path, int, int]
 # What is checked as a whole.
 _Subject = LintedFile | ParsedCommand | ParsedPipeline
@@ -177,18 +173,6 @@ def _files(paths: Iterable[Path], store: DocumentStore) -> Iterator[tuple[Path, 
 def _missing(path: Path, absolute: Path) -> str:
     match = closest(absolute.name, names_in(absolute.parent))
     return f"no such file or folder: '{path}'" + (f"; did you mean '{path.parent / match}'?" if match else "")
-
-
-def is_yaml(name: str) -> bool:
-    """Whether a file has the name of a YAML file."""
-    return os.path.splitext(name)[1].lower() in _YAML_SUFFIXES
-
-
-def yaml_files(folder: Path) -> Iterator[Path]:
-    """Yield all YAML files in a folder and its subfolders. Linked folders are not followed, since they may loop."""
-    for parent, folders, names in os.walk(folder):
-        folders[:] = sorted(n for n in folders if n == _OF_AZURE_ML or (n[0] != "." and n not in _SKIPPED_FOLDERS))
-        yield from (Path(parent, name) for name in sorted(names) if is_yaml(name))
 
 
 class _Session:
@@ -409,7 +393,7 @@ def _as_used(found: Iterable[Diagnostic], file: LintedFile, context: LintContext
     name = file.root.get("name") if file.kind in ("component", "pipeline_component") else None
     for diagnostic in found:
         is_own_name = name is not None and (diagnostic.rule, diagnostic.span) == (BAD_ASSET_NAME.id, name.span)
-        if is_own_name and file.document.file not in context.files_of_used_components:
+        if is_own_name and not context.is_named_by_pipelines(file.document.file):
             yield diagnostic._replace(severity="error")
         else:
             yield diagnostic

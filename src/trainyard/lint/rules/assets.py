@@ -333,6 +333,6 @@ def _without_a_name(file: LintedFile, context: LintContext) -> Iterator[Diagnost
     root = file.root
     if file.kind not in ("component", "pipeline_component") or "name" in root.entries:
         return
-    if file.document.file not in context.files_of_used_components:
+    if not context.is_named_by_pipelines(file.document.file):
         message = "there is no 'name': a component is registered under one"
         yield MISSING_KEY.at(next(iter(root.entries.values())).key.span, message, "Write `name: …`.")
