@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from trainyard.lint.scripts.data_reads import Read, reads_of
 from trainyard.lint.scripts.flag_readers import read_flags, with_task_flags
 from trainyard.lint.scripts.flags import ScriptFlags
-from trainyard.project_files import beginning_of, read_bytes, repository_of, yaml_files
+from trainyard.project_files import read_bytes, repository_of, yaml_files
 from trainyard.spec.computes import Computes
 from trainyard.spec.diagnostic import Diagnostic, Span
 from trainyard.spec.documents import Document, Node, Value
@@ -34,8 +34,7 @@ Subject = Literal["file", "command", "pipeline", "placement"]
 Check = Callable[[Any, "LintContext"], Iterator[Diagnostic]]
 _Function = TypeVar("_Function", bound=Check)
 _Made = TypeVar("_Made")
-_NAMES_COMPONENT = re.compile(rb"\b(?:component|trial)\s*:\s*[\"']?(?:file:)?([^\s\"',{}]+\.ya?ml)\b")
-_MOST_BYTES_SEARCHED = 1_000_000
+_NAMES_COMPONENT = re.compile(rb"\b(?:component|trial)\s*:\s*[\"']?(?:file:)?([^\s:\"',{}]+\.ya?ml)\b")
 _READS_VARIABLES = re.compile(rb"environ|getenv|AZUREML_|AZURE_ML_")
 
 _KNOWN_WORDS_FILE = Path(__file__).with_name("known_words.json")
@@ -175,10 +174,7 @@ class LintContext:
         return id(component) in self._used_components or component.span in self._trials
 
     def is_named_by_pipelines(self, file: Path) -> bool:
-        """Whether a pipeline that was read, or is in the same repository, names a component's file.
-
-        The component needs no name then: the client does not register it.
-        """
+        """Whether a pipeline, read or not, names a component's file: the client does not register it then."""
         if file in self._files_of_used_components:
             return True
         root = repository_of(file.parent) or file.parent
@@ -263,7 +259,7 @@ def _components_named_in(root: Path) -> frozenset[Path]:
     found: set[Path] = set()
     for file in yaml_files(root):
         with suppress(OSError):
-            names = _NAMES_COMPONENT.findall(beginning_of(file, _MOST_BYTES_SEARCHED))
+            names = _NAMES_COMPONENT.findall(read_bytes(file))
             found.update(Path(os.path.normpath(file.parent / name.decode(errors="replace"))) for name in names)
     return frozenset(found)
 

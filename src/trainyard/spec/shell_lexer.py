@@ -176,12 +176,12 @@ def quoted_parts(command: str) -> tuple[list[tuple[int, int]], int | None]:
     parts: list[tuple[int, int]] = []
     position = 0
     while (sign := _QUOTE_OR_ESCAPE.search(command, position)) is not None:
-        is_quote = sign[0] != "\\"
-        last = _closing_quote(command, sign.start()) if is_quote else sign.end()
-        if is_quote and last == len(command):
-            return parts, sign.start()
-        position = min(last + 1, len(command))
-        parts.append((sign.start(), position))
+        start, position = sign.start(), min(sign.end() + 1, len(command))
+        if sign[0] != "\\":
+            position = _closing_quote(command, start) + 1
+        if position > len(command):
+            return parts, start
+        parts.append((start, position))
     return parts, None
 
 

@@ -39,7 +39,6 @@ _MAY_SET_OTHERWISE = re.compile(
     r"\b(?:if|for|while|until|case|select|read|unset|eval|declare|local|readonly|typeset|IFS|set)\b"
     r"|\|\||(?<!\$)\(|\bsh -"
 )
-_SET = re.compile(r"\b(\w+)\+?=")
 # What the shell does not leave as it is when it splits the value of a variable, or that this module does not follow.
 _NOT_PLAIN_VALUE = re.compile(r"['\"\\*?`\[\]]|\$(?!\{\{)")
 _PARTS_OF_VALUE = re.compile(r"(?:\$\{\{.*?\}\}|\S)+")
@@ -94,7 +93,7 @@ def _set_once(words: Sequence[Word], command: str) -> Iterator[tuple[str, Word]]
 @lru_cache(maxsize=16)
 def _times_set(command: str) -> Counter[str]:
     """How often a command sets each variable; empty where it may set them in other ways."""
-    return Counter() if _MAY_SET_OTHERWISE.search(command) else Counter(_SET.findall(command))
+    return Counter() if _MAY_SET_OTHERWISE.search(command) else Counter(re.findall(r"\b(\w+)\+?=", command))
 
 
 def _with_values(words: Sequence[Word], variables: Mapping[str, Word], command: str) -> list[Word]:

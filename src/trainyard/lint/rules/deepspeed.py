@@ -399,10 +399,6 @@ DEEPSPEED_AGAINST_SETTINGS = Rule("AML710", "deepspeed-against-settings", "error
 )
 
 
-# Where a job gives settings: not DeepSpeed's configuration itself, and not the step's defaults.
-_OF_JOB = ("overrides", "command", "file")
-
-
 def _against_step(document: Document, placement: Placement) -> Iterator[Diagnostic]:
     """What Trainyard's own step would refuse of the configuration, and what the job says otherwise."""
     settings = placement.use.step_settings
@@ -424,7 +420,7 @@ def _against_step(document: Document, placement: Placement) -> Iterator[Diagnost
             continue
         read = file.value(settings.fields[name], name)
         value = read.value if isinstance(read, Known) else configured.value
-        if settings.origin(name) in _OF_JOB and not is_same(given.value, value):
+        if settings.origin(name) in ("overrides", "command", "file") and not is_same(given.value, value):
             message = f"{configured}, but the job has {given.written.text}"
             related = [Related(given.written.span, f"{name} is given here")]
             hint = 'Write "auto" here, or change one of them.'

@@ -220,7 +220,6 @@ model = DistributedDataParallel(torch.nn.Linear(2, 2).cuda(), device_ids=[â€¹0â‡
 
 
 _VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
-_DEVICES = frozenset({"torch.device", "torch.cuda.device"})
 
 
 @check("placement")
@@ -250,7 +249,8 @@ def _same_device(script: _Script, placement: Placement) -> Iterator[Diagnostic]:
         return
     if any(name.startswith("cuda:") and name != "cuda:0" for name in script.names):
         return  # perhaps the beginning of f"cuda:{rank}"
-    if any(not _is_constant(argument) for call in script.calls(_DEVICES) for argument in call.args):
+    devices = script.calls(frozenset({"torch.device", "torch.cuda.device"}))
+    if not all(_is_constant(argument) for call in devices for argument in call.args):
         return
     on_condition: set[int] | None = None
     for call in script.calls(frozenset({"torch.device"})):
@@ -334,8 +334,6 @@ model = DistributedDataParallel(torch.nn.Linear(2, 2).cuda(), device_ids=[local_
 )
 _SAVES = frozenset({"torch.save"})
 _LEAVES = (ast.Return, ast.Continue, ast.Raise)
-_DIFFERS = re.compile(rf"{OF_RANK.pattern}|getpid|\bpid\b|uuid", re.IGNORECASE)
-"""What makes a file's name another one in each process."""
 
 
 @check("placement")
@@ -348,7 +346,7 @@ def _saved_by_every_process(placement: Placement, context: LintContext) -> Itera
         for call in saves:
             path = call.args[1] if len(call.args) > 1 else keyword(call, "f")
             is_text = isinstance(path, ast.JoinedStr) or isinstance(constant(path), str)
-            if path is not None and is_text and id(call) not in on_condition and not _DIFFERS.search(ast.unparse(path)):
+            if path is not None and is_text and id(call) not in on_condition and not OF_RANK.search(ast.unparse(path)):
                 message = f"each process of {script.called.name} writes {ast.unparse(path)}"
                 hint = "Save on rank 0 only: if torch.distributed.get_rank() == 0."
                 yield script.found(SAVED_BY_EVERY_PROCESS, call, message, hint, "it is saved here")
@@ -386,11 +384,10 @@ for batch in loader:
     model(batch.cuda()).sum().backward()
 """,
 )
-_PROCESS_COUNTS = frozenset({"get_world_size", "WORLD_SIZE"})
-_RANGES = frozenset({"range", "islice"})
-_PRINTS = frozenset({"print", "debug", "info", "warning", "error", "log"})
-_OWN = re.compile("rank|world")
-_DIVIDES = re.compile(r"sampler|shard|iterable|split_(dataset_)?by|webdataset|num_replicas|partition", re.IGNORECASE)
+_PRINTS = ("print", ".debug", ".info", ".warning", ".error", ".log")
+_DIVIDES = re.compile(
+    r"(?i:sampler|shard|iterable|split_(dataset_)?by|webdataset|num_replicas|partition)|get_world_size|WORLD_SIZE"
+)
 
 
 @check("placement")
@@ -400,7 +397,7 @@ def _no_sampler(placement: Placement, context: LintContext) -> Iterator[Diagnost
             continue
         given = {argument.arg or "**" for call in script.calls(_LOADERS) for argument in call.keywords}
         words = {name for name in script.names if name.isidentifier()}
-        divides = any(_DIVIDES.search(word) for word in words | given) or not words.isdisjoint(_PROCESS_COUNTS)
+        divides = any(_DIVIDES.search(word) for word in words | given)
         if divides or "**" in given or _takes_its_part(script.syntax):
             continue
         for call in script.calls(_LOADERS):
@@ -413,9 +410,10 @@ def _no_sampler(placement: Placement, context: LintContext) -> Iterator[Diagnost
 
 def _takes_its_part(syntax: Syntax) -> bool:
     """Whether an index, a range, a remainder or a file's name depends on the process."""
-    printed = {id(each) for call in syntax.calls if _last_name(call) in _PRINTS for each in call.args}
+    called = [(dotted(call.func, syntax.imported), call.args) for call in syntax.calls]
+    printed = {id(each) for name, given in called if name.endswith(_PRINTS) for each in given}
     parts: list[ast.expr] = [node.slice for node in syntax.of(ast.Subscript)]
-    parts += [each for call in syntax.calls if _last_name(call) in _RANGES for each in call.args]
+    parts += [each for name, given in called if name in ("range", "itertools.islice") for each in given]
     for text in syntax.of(ast.JoinedStr):
         is_device = str(constant(text.values[0])).startswith("cuda") if text.values else False
         if id(text) not in printed and not is_device:
@@ -423,11 +421,7 @@ def _takes_its_part(syntax: Syntax) -> bool:
     for compared in syntax.of(ast.Compare):
         parts += [compared for each in (compared.left, *compared.comparators) if _is_remainder(each)]
     parts += [each for each in syntax.of(ast.BinOp) if _is_remainder(each) and id(each) not in printed]
-    return any(_OWN.search(ast.unparse(part)) for part in parts)
-
-
-def _last_name(call: ast.Call) -> str:
-    return ast.unparse(call.func).rpartition(".")[2]
+    return any(re.search("rank|world", ast.unparse(part)) for part in parts)
 
 
 def _is_remainder(node: ast.AST) -> bool:

@@ -30,8 +30,8 @@ _OWN_MACHINE = ("localhost", "127.0.0.1")
 _FIXED_ADDRESS = re.compile(r"tcp://(localhost|\d+\.\d+\.\d+\.\d+)(?=[:/]|$)")
 _JOIN = "torch.distributed.init_process_group"
 _CONDITIONS = (ast.If, ast.Try, ast.IfExp, ast.ExceptHandler, ast.BoolOp, ast.While)
-OF_RANK = re.compile(r"rank|master|main|primary|chief", re.IGNORECASE)
-"""What a condition asks for that is met by some of the processes."""
+OF_RANK = re.compile(r"rank|master|main|primary|chief|getpid|uuid", re.IGNORECASE)
+"""What is not the same in each process."""
 
 
 PROCESS_GROUP = Rule("AML621", "process-group", "error").explained(
@@ -77,34 +77,29 @@ def conditional(syntax: Syntax) -> set[int]:
     """The nodes that are only reached on a condition, in functions that are only called on one too."""
     found: set[int] = set()
     for each in (node for kind in _CONDITIONS for node in syntax.of(kind)):
-        if id(each) not in found and _depends(each):
+        if id(each) not in found and _may_be_left_out(each):
             found |= {id(node) for node in walk(each)}
+    calls = [call for call in syntax.calls if id(call) in found]
     functions: dict[str, list[ast.FunctionDef]] = {}
-    reached: list[ast.FunctionDef] = []
     for function in syntax.functions:
         functions.setdefault(function.name, []).append(function)
         if any(isinstance(node, ast.Return) and id(node) in found for node in walk(function)):
-            reached.append(function)
-    calls = [call for call in syntax.calls if id(call) in found]
-    while calls or reached:
-        for call in calls:
-            if isinstance(call.func, (ast.Attribute, ast.Name)):
-                name = call.func.attr if isinstance(call.func, ast.Attribute) else call.func.id
-                reached += functions.pop(name, ())
-        nodes = [node for function in reached for node in walk(function)]
-        found |= {id(node) for node in nodes}
-        calls, reached = [node for node in nodes if isinstance(node, ast.Call)], []
+            found |= {id(node) for node in walk(function)}
+    for call in calls:  # the list grows while it is gone through
+        if isinstance(call.func, (ast.Attribute, ast.Name)):
+            name = call.func.attr if isinstance(call.func, ast.Attribute) else call.func.id
+            nodes = [node for function in functions.pop(name, ()) for node in walk(function)]
+            found |= {id(node) for node in nodes}
+            calls += [node for node in nodes if isinstance(node, ast.Call)]
     return found
 
 
-def _depends(node: ast.AST) -> bool:
-    """Whether what is in a statement or expression may be left out: not below `__name__ == "__main__"`, and not in the
-    loops that every process goes through."""
+def _may_be_left_out(node: ast.AST) -> bool:
+    """Whether what is in a node depends on a condition: not on `__name__ == "__main__"`, nor on that of most loops."""
     if isinstance(node, ast.While):
         return OF_RANK.search(ast.unparse(node.test)) is not None
-    return not isinstance(node, ast.If) or not any(
-        isinstance(name, ast.Name) and name.id == "__name__" for name in ast.walk(node.test)
-    )
+    tested = ast.walk(node.test) if isinstance(node, ast.If) else ()
+    return not any(isinstance(name, ast.Name) and name.id == "__name__" for name in tested)
 
 
 def _backend(
