@@ -9,13 +9,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Page
 
 ROOT = Path(__file__).parents[2]
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-
 pytestmark = pytest.mark.timeout(300)
 
 
@@ -37,13 +36,11 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return project / "build" / "site" / "html"
 
 
-@pytest.fixture(scope="module")
-def page() -> Iterator[Page]:
-    with sync_playwright() as playwright:
-        browser = next(filter(None, map(shutil.which, BROWSERS)), None)
-        chromium = playwright.chromium.launch(executable_path=browser, args=["--no-sandbox"])
-        yield chromium.new_page()
-        chromium.close()
+@pytest.fixture
+def page(browser: Any) -> Iterator[Page]:
+    context = browser.new_context()
+    yield context.new_page()
+    context.close()
 
 
 def test_the_site_needs_no_network(site: Path, page: Page) -> None:

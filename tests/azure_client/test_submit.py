@@ -348,6 +348,13 @@ def test_a_login_that_may_not_read_quota_is_told_so_and_may_submit(
     assert "the quota for 'cpu-prepare' was not checked: Azure answered 403" in outcome.stderr
 
 
+def test_a_dry_run_refuses_a_workspace_that_is_not_there(azure: LoopbackAzure, trainyard: Callable[..., Any]) -> None:
+    azure.faults = [Fault("GET", f"/{WORKSPACE}$", Answer(404, error_body("ResourceNotFound", "Not found.")))]
+    outcome = trainyard("submit", PIPELINE, "--dry-run")
+    assert outcome.exit_code == 1
+    assert f"unknown workspace '{WORKSPACE}'" in outcome.stderr
+
+
 def test_a_dry_run_without_a_login_says_what_was_not_asked(
     azure: LoopbackAzure, trainyard: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -18,6 +18,7 @@ def edited(trainyard: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
     """A pipeline whose cluster somebody changed where it is rendered to."""
     for folder in ("templates", "profiles", "settings"):
         shutil.copytree(ROOT / folder, tmp_path / folder)
+    (tmp_path / "src").symlink_to(ROOT / "src")
     monkeypatch.chdir(tmp_path)
     assert trainyard("render", "t4").exit_code == 0
     file = tmp_path / "pipelines" / "ddp.yaml"
@@ -49,6 +50,32 @@ def test_a_released_file_stays_as_it_is(trainyard: Run, edited: Path) -> None:
     assert trainyard("render").exit_code == 0
     assert "gpu-ours" in edited.read_text()
     assert trainyard("render", "--check").exit_code == 0
+
+
+def test_a_rendering_elsewhere_names_a_released_component_where_it_is(trainyard: Run, edited: Path) -> None:
+    assert trainyard("render", "--release", "components/train_ddp.yaml").exit_code == 0
+    outcome = trainyard("lint", "pipelines/ddp.yaml", "--profile", "t4")
+    assert outcome.exit_code == 0, outcome.stderr
+
+
+def test_a_new_project_of_a_working_copy_is_checked(
+    trainyard: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert trainyard("init", str(tmp_path / "demo")).exit_code == 0
+    monkeypatch.chdir(tmp_path / "demo")
+    outcome = trainyard("render", "--check")
+    assert outcome.exit_code == 0, outcome.stderr
+
+
+def test_known_findings_are_known_in_another_profile_too(trainyard: Run, edited: Path) -> None:
+    template = Path("templates/pipelines/_pipeline.j2")
+    template.write_text(template.read_text().replace("type: pipeline\n", "type: pipeline\nunheard_of: 1\n", 1))
+    assert trainyard("render").exit_code == 0
+    chosen = ("lint", "pipelines/ddp.yaml", "--baseline", "known.json")
+    assert trainyard(*chosen, "--write-baseline").exit_code == 0
+    outcome = trainyard(*chosen, "--profile", "local")
+    assert outcome.exit_code == 0, outcome.stderr
+    assert "in the baseline" in outcome.stderr
 
 
 def test_they_go_with_nothing_else(trainyard: Run, edited: Path) -> None:

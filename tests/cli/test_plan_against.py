@@ -252,6 +252,14 @@ def test_limits_for_ci(trainyard: Run, repository: Path) -> None:
         assert trainyard("plan", *arguments).exit_code == 0
 
 
+def test_a_job_that_only_azure_ml_knows_is_within_no_limit(trainyard: Run, repository: Path) -> None:
+    (repository / "job.yaml").write_text("type: pipeline\njobs: {fit: {type: command, component: azureml:fit:3}}\n")
+    for limit in (("--must-fit",), ("--max-usd", "1234567")):
+        outcome = trainyard("plan", "job.yaml", *limit)
+        assert outcome.exit_code == 1
+        assert "job.yaml: what fit takes is not known: " in outcome.stderr
+
+
 def test_without_a_file_and_without_a_change(trainyard: Run, repository: Path) -> None:
     outcome = trainyard("plan", "--against", "main")
     assert outcome.exit_code == 0

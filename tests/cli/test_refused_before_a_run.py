@@ -186,7 +186,7 @@ def bare_python(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("pipeline", "words"),
     [
-        ("ddp", ("lacks numpy, pillow, torch", "train_ddp, evaluate", 'pip install "trainyard-azureml[train]"')),
+        ("ddp", ("lacks numpy, torch, safetensors", "train_ddp, evaluate", 'pip install "trainyard-azureml[train]"')),
         ("horovod", ("lacks horovod, which train_horovod needs; build it with `make setup-horovod`",)),
         ("lightning", ('lacks lightning, which train_lightning needs; pip install "trainyard-azureml[lightning]"',)),
         (

@@ -98,6 +98,8 @@ from mlflow import MlflowClient
 client, run, rate = MlflowClient(), os.environ["MLFLOW_RUN_ID"], float(sys.argv[1])
 client.log_param(run, "depth", 3)
 client.set_tag(run, "owner", "ada")
+client.set_tag(run, "note", "two\\nlines\\x1b]0;title\\x07")
+client.log_param(run, "hf_token", "hf_" + 30 * "a")
 for step in range(3):
     client.log_metric(run, "rmse", rate * (3 - step), step=step)
 client.log_table(run, {"store": ["a", "b"], "error": [rate, 0.5]}, "worst.json")
@@ -117,6 +119,7 @@ def test_what_jobs_log_with_mlflow_is_listed_sorted_shown_and_compared_and_of_re
         assert run.exit_code == 0, run.stderr
     assert trainyard("runs", "clean", "--keep", "2", "--yes").exit_code == 0  # what `again` has reused is gone
 
+    assert trainyard("runs", "list", "--columns", "run,nothing", "--format", "json").exit_code == 2
     listed = trainyard("runs", "list", "--columns", "run,rate,depth", "--metric", "rmse", "--sort", "rmse")
     assert [line.split() for line in listed.stdout.splitlines()] == [
         ["run", "rate", "depth", "rmse"],
@@ -140,6 +143,16 @@ def test_what_jobs_log_with_mlflow_is_listed_sorted_shown_and_compared_and_of_re
     ):
         assert line in shown
     assert ["fit", "worst.json", "table", "of", "2", "rows"] in shown
+    assert ["fit", "note", "two", "lines"] in shown
+    for command in (
+        ("show", "again"),
+        ("show", "again", "--format", "json"),
+        ("list", "--columns", "run,hf_token,note"),
+    ):
+        said = trainyard("runs", *command).stdout
+        assert "hf_token" in said
+        assert "aaaa" not in said
+        assert "\x1b" not in said
 
     compared = trainyard("runs", "compare", "again", "low", "--out", "page.html").stdout
     assert ["fit:", "rmse", "0.4", "0.2"] in [line.split() for line in compared.splitlines()]
@@ -304,3 +317,10 @@ def test_a_job_starts_when_it_is_prepared_and_after_what_it_waits_for_has_ended(
     assert first.duration_s is not None
     assert first.started_at + timedelta(seconds=first.duration_s) <= second.started_at
     assert record.jobs["prepared_for_long"].started == first.started
+
+
+def test_a_folder_without_runs_is_sorted_too(trainyard: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    outcome = trainyard("runs", "list", "--sort", "started")
+    assert (outcome.exit_code, outcome.stdout) == (0, "")
+    assert "no runs in" in outcome.stderr

@@ -371,6 +371,7 @@ def test_the_transformations_of_an_mltable_are_done_in_their_order(run: Any, tmp
     ("arguments", "error"),
     [
         ("--allowed_failed_percent 40", ""),
+        ("--allowed_failed_percent -100", ""),
         ("--allowed_failed_percent 20", "1 mini-batch failed, 0 allowed: ZeroDivisionError: division by zero"),
         ("--error_threshold 1", "2 items failed, 1 allowed: ZeroDivisionError: division by zero"),
     ],

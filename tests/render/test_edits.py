@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from trainyard.errors import UsageError
+from trainyard.project_files import write_text
+from trainyard.render import edits
 from trainyard.render.drift import find_drift
 from trainyard.render.edits import adopt, describe_edits, edits_of, release
 from trainyard.render.project import Project
@@ -78,6 +80,40 @@ def test_what_cannot_be_adopted_leaves_everything_as_it_was(
     with pytest.raises(UsageError, match=message):
         adopt(rendered, edited)
     assert {path: path.read_text() for path in rendered.root.rglob("*") if path.is_file()} == before
+
+
+def test_what_is_interrupted_leaves_everything_as_it_was(rendered: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    edit(rendered, "components/train_ddp.yaml", "instance_count: 1\n", "instance_count: 2\n")
+    file = edit(rendered, "components/train_ddp.yaml", "shm_size: 16g", "shm_size: 32g")
+    before = {path: path.read_text() for path in rendered.root.rglob("*") if path.is_file()}
+    written: list[Path] = []
+
+    def write_once(path: Path, text: str, root: Path) -> None:
+        written.append(path)
+        if len(written) == 2:
+            raise KeyboardInterrupt
+        write_text(path, text, root)
+
+    monkeypatch.setattr(edits, "write_text", write_once)
+    with pytest.raises(KeyboardInterrupt):
+        adopt(rendered, file)
+    assert len(written) > 2, "one was written before, and restored"
+    assert {path: path.read_text() for path in rendered.root.rglob("*") if path.is_file()} == before
+
+
+def test_line_ends_of_another_system_are_no_edit(rendered: Project) -> None:
+    file = edit(rendered, "pipelines/ddp.yaml", "azureml:gpu-t4\n", "azureml:gpu-ours\n")
+    file.write_bytes(file.read_bytes().replace(b"\n", b"\r\n"))
+    (line,) = adopt(rendered, file)
+    assert line.startswith("profiles/t4.yaml:")
+
+
+def test_a_file_rendered_elsewhere_is_not_released(rendered: Project) -> None:
+    elsewhere = rendered.root / "elsewhere"
+    write(rendered, render(rendered, "local", out=elsewhere))
+    with pytest.raises(UsageError, match=r"profile local does not render elsewhere/pipelines/ddp\.yaml"):
+        release(rendered, elsewhere / "pipelines" / "ddp.yaml")
+    assert not rendered.released.exists()
 
 
 def test_a_released_file_is_rendered_no_longer(rendered: Project) -> None:

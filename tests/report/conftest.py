@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import random
-import shutil
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ from PIL import Image
 Json = dict[str, Any]
 
 WIDE = {"width": 1280, "height": 900}
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 DIGITS = [str(digit) for digit in range(10)]
 
@@ -441,21 +439,6 @@ def empty_run(tmp_path: Path) -> RunFolder:
 def training_lines() -> Callable[[Iterable[int]], list[Json]]:
     """Makes lines of metrics.jsonl for the given steps."""
     return training_steps
-
-
-@pytest.fixture(scope="package")
-def browser() -> Iterator[Any]:
-    executable = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if executable is None:
-        pytest.skip(f"the report was not tried in a browser: none of {', '.join(BROWSERS)} is on PATH")
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(
-            executable_path=executable, args=["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
-        )
-        yield chromium
-        chromium.close()
 
 
 @pytest.fixture

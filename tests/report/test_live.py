@@ -155,6 +155,15 @@ def test_the_index_of_runs_is_searched_filtered_and_compared_from(
     context.close()
 
 
+def test_the_index_follows_the_metrics_of_what_runs(running: Any, training_lines: Callable[..., Any]) -> None:
+    index = RunsPage(running.path.parent, lambda: [read_run_record(running.path)], read_run_record)
+    index.page()
+    events = index.events()
+    assert [next(events)[0], next(events)[0]] == ["page", ""]
+    running.write("jobs/train/outputs/metrics/metrics.jsonl", training_lines(range(10, 71, 10)))
+    assert next(events)[0] == "page"
+
+
 # Says again when a job was last heard of whenever the page has the true time from its server, until that is counted.
 SILENT_SINCE = """([seconds, words, isLong]) => {
   const said = document.querySelector('#now time.said')

@@ -31,6 +31,10 @@ _REFERENCE = re.compile(
 )
 
 
+class UnknownWorkspace(UserError):
+    """The subscription has no workspace of this name."""
+
+
 @dataclass(frozen=True)
 class _Asset:
     """What a pipeline takes from a workspace, or from a registry if it names one, and where that is written."""
@@ -66,7 +70,7 @@ def workspace_problems(
 
     Clusters may not exist, have failed, be too small, have another VM size than `sizes` says by their names, or lack
     the quota to grow; environments, data, models and components may not be there. What this login may not read is
-    noted, as severity `info`. Raise UserError for an unknown workspace, and what the client raises for everything else.
+    noted, as severity `info`. Raise UnknownWorkspace, and what the client raises for everything else.
     """
     from azure.core.exceptions import ResourceNotFoundError
 
@@ -76,7 +80,7 @@ def workspace_problems(
         if getattr(error.error, "code", "") not in ("ResourceNotFound", "NotFound"):
             raise
         known = "`az ml workspace list` shows the workspaces of your subscription"
-        raise UserError(f"unknown {workspace} in subscription {workspace.subscription}; {known}") from error
+        raise UnknownWorkspace(f"unknown {workspace} in subscription {workspace.subscription}; {known}") from error
     if resolution is None:
         return []
     return [*_cluster_problems(client, workspace, resolution, sizes), *_asset_problems(client, workspace, resolution)]

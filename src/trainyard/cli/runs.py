@@ -21,7 +21,7 @@ from trainyard.rehearse.run_store import clean as remove_runs
 from trainyard.report.comparison import MOST_RUNS, Comparison, Row, compare, write_comparison
 from trainyard.report.job_results import Tracked, logged_by
 from trainyard.report.live import LivePage, RunsPage, served
-from trainyard.report.run_index import IndexedRun, check_columns, sorted_by
+from trainyard.report.run_index import IndexedRun, check_columns, shown, sorted_by
 from trainyard.report.run_report import summarise
 from trainyard.settings.quantities import counted, duration, memory, moment, number
 from trainyard.settings.run_record import RunRecord, as_document
@@ -64,21 +64,23 @@ def runs_list(
       trainyard runs list --columns run,learning_rate,validation_loss --sort validation_loss
     """
     folder = working_folder.runs_folder()
-    found = list_runs(folder, lambda text: click.echo(f"warning: left out: {text}", err=True))
+    found = list_runs(folder, _note_left_out)
     named = [*(map(str.strip, columns.split(",")) if columns else _COLUMNS), *metrics]
     indexed = [IndexedRun(record) for record in found]
-    if sort is not None:
+    if sort is not None and found:
         indexed = sorted_by(indexed, sort, descending=descending)
+    if found:
+        check_columns(indexed, named)
     if output_format == "json":
+        is_asked = bool(metrics or columns or sort)
         documents = [
-            {**as_document(run.record), **({"metrics": run.metrics} if metrics or columns or sort else {})}
+            {**as_document(run.record), **({"metrics": run.metrics, "parameters": run.parameters} if is_asked else {})}
             for run in indexed
         ]
         click.echo(json.dumps(documents, indent=2))
     elif not found:
         click.echo(f"no runs in {short(folder)} yet; start one with `{program()} run FILE`", err=True)
     else:
-        check_columns(indexed, named)
         click.echo(table(tuple(named), [tuple(run.text(name) for name in named) for run in indexed]))
 
 
@@ -105,10 +107,14 @@ def runs_show(name: str | None, output_format: str) -> None:
     print_facts(summarise(record))
 
 
+def _note_left_out(why: str) -> None:
+    click.echo(f"warning: left out: {why}", err=True)
+
+
 def _logged(tracked: Tracked) -> Iterator[tuple[str, str]]:
     """Yield the name and the last value, text, size or place of what a job logged."""
     yield from ((name, number(points[-1][1])) for name, points in tracked.metrics.series.items())
-    yield from (tracked.parameters | tracked.tags).items()
+    yield from ((name, shown(value, name)) for name, value in (tracked.parameters | tracked.tags).items())
     yield from ((each.name, f"table of {counted(each.total, 'row')}") for each in tracked.tables)
     yield from ((image.name, str(short(image.file))) for image in tracked.images)
 
@@ -180,6 +186,8 @@ def runs_serve(name: str | None, port: int) -> None:
     runs_folder = working_folder.runs_folder()
     folder = find_run(runs_folder, name).folder
     one = LivePage(folder, lambda: read_record(folder))
+    if not name:
+        list_runs(runs_folder, _note_left_out)
     with served(one if name else RunsPage(runs_folder, lambda: list_runs(runs_folder), read_record), port) as address:
         click.echo(address)
         click.echo("Ctrl-C ends the server", err=True)

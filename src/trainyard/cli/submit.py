@@ -11,6 +11,7 @@ import click
 
 from trainyard.azure.submission import Submission, bodies_of
 from trainyard.azure.workspace import azure_ml, find_workspace
+from trainyard.azure.workspace_checks import UnknownWorkspace
 from trainyard.cli.parameters import chosen_file, file_argument
 from trainyard.cli.working_folder import code_folders, keep_runs_out_of_snapshots, list_snapshots
 from trainyard.errors import UsageError, UserError
@@ -150,6 +151,8 @@ def _workspace_problems_if_reachable(
         return Submission(file, find_workspace(*where), values=checked.values).problems(
             checked.resolution, checked.sizes
         )
+    except UnknownWorkspace:
+        raise
     except UserError as error:
         reason = str(error).partition("\n")[0]
         click.echo(f"note: the workspace was not asked for clusters, quota and assets: {reason}", err=True)

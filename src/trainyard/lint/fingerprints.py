@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -13,6 +14,8 @@ from typing import NamedTuple
 from trainyard.lint.text_output import relative_name
 from trainyard.spec.diagnostic import Diagnostic, Span, SpecError
 from trainyard.spec.documents import Document, Node, read_document, shorten
+
+_ASIDE = re.compile(r"(^|/)\.trainyard/rendered/[^/]+/")
 
 
 class Identity(NamedTuple):
@@ -35,7 +38,8 @@ class Fingerprints:
     def identity(self, diagnostic: Diagnostic) -> Identity:
         """Return the identity of a finding."""
         span = diagnostic.span
-        name = relative_name(span.file, self._relative_to)
+        # Rendered aside for another profile, a file stands for the project's own of that name.
+        name = _ASIDE.sub(r"\1", relative_name(span.file, self._relative_to), count=1)
         outline = self._outline(span.file)
         if outline is None:
             # What is not YAML has no keys, and an unreadable file has no text.

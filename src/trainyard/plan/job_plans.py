@@ -215,14 +215,16 @@ class Plan:
         """Return in words what takes more than is allowed: dollars for the trainings, and the memory of machines."""
         found = []
         if max_usd is not None and self.training_usd is None:
-            found.append(f"{self.file}: the price of its trainings is not known, and --max-usd is {max_usd:g}")
+            found.append(f"{self.file}: the price of its trainings is not known, and --max-usd is {max_usd:,.2f}")
         elif max_usd is not None and self.training_usd is not None and self.training_usd > max_usd:
-            found.append(f"{self.file}: its trainings cost ${self.training_usd:,.2f}, and --max-usd is {max_usd:g}")
+            found.append(f"{self.file}: its trainings cost ${self.training_usd:,.2f}, and --max-usd is {max_usd:,.2f}")
         if must_fit:
             jobs = (job for job in self.jobs if job.estimate is not None and not job.estimate.fits)
             found += [f"{self.file}: {job.name} {job.estimate.memory_finding}" for job in jobs if job.estimate]
             unknown = (job for job in self.jobs if job.is_training and job.estimate is None)
             found += [f"{self.file}: whether {job.name} fits is not known: {job.estimate_reason}" for job in unknown]
+        if max_usd is not None or must_fit:
+            found += [f"{self.file}: what {job.name} takes is not known: {job.reason}" for job in self.not_planned]
         return found
 
     @property

@@ -12,7 +12,7 @@ from trainyard.rehearse.local_jobs import LocalJob
 from trainyard.rehearse.local_python import local_packages, python_paths
 from trainyard.spec.shell_words import step_call
 
-_OF_TRAININGS = ("torch", "numpy", "transformers", "safetensors")
+_OF_TRAININGS = ("torch", "numpy", "safetensors")
 _TRAIN, _SPARK, _TENSORFLOW, _LIGHTNING = (
     f'pip install "trainyard-azureml[{extra}]"' for extra in ("train", "spark", "tensorflow", "lightning")
 )
@@ -20,7 +20,7 @@ _HOROVOD = "build it with `make setup-horovod`, or with environments/trainyard-h
 _HOW_TO_INSTALL = {"pyspark": _SPARK, "tensorflow": _TENSORFLOW, "lightning": _LIGHTNING, "horovod": _HOROVOD}
 """Of packages that are not among those of `[train]`."""
 _NEEDED: dict[str, tuple[str, ...]] = {
-    "prepare_images": ("numpy", "PIL"),
+    "prepare_images": ("numpy",),
     "prepare_text": ("numpy", "tokenizers"),
     "prepare_text_spark": ("pyspark", "numpy", "tokenizers"),
     "train_tensorflow": ("numpy", "tensorflow"),
@@ -30,7 +30,7 @@ _NEEDED: dict[str, tuple[str, ...]] = {
     "check_cluster": ("torch", "numpy"),
     "compare_configs": (),
 }
-"""What steps import in every case; all others import what trainings do."""
+"""What steps import whatever the task and the format of the data; all others import what trainings do."""
 
 
 def require_packages_of_steps(jobs: Iterable[LocalJob], python: Path) -> None:
@@ -49,9 +49,8 @@ def require_packages_of_steps(jobs: Iterable[LocalJob], python: Path) -> None:
 
 
 def _lacks(python: Path, packages: list[str], how: str, users: dict[str, list[str]]) -> str:
-    named = ", ".join("pillow" if package == "PIL" else package for package in packages)
     jobs = ", ".join(dict.fromkeys(job for package in packages for job in users[package]))
-    return f"{python} lacks {named}, which {jobs} {'need' if ',' in jobs else 'needs'}; {how}"
+    return f"{python} lacks {', '.join(packages)}, which {jobs} {'need' if ',' in jobs else 'needs'}; {how}"
 
 
 def _has(python: Path, package: str) -> bool:

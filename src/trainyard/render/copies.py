@@ -101,7 +101,7 @@ def current_copies(schemas: Iterable[str]) -> dict[str, bytes]:
     """
     known = schema_names()
     copies = {_ARCHIVE_PATH: archive_of_steps()}
-    copies |= {_schema_path(name): read_bytes(schema_file(name)) for name in sorted(schemas) if name in known}
+    copies |= {_schema_path(name): schema_file(name).read_bytes() for name in sorted(schemas) if name in known}
     digests = {path: _digest(content) for path, content in copies.items()}
     lock = {"format": _FORMAT, "trainyard": __version__, "files": digests}
     return {**copies, LOCK_FILE: (json.dumps(lock, indent=1) + "\n").encode()}

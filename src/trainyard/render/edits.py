@@ -12,14 +12,14 @@ from trainyard.errors import UsageError
 from trainyard.project_files import read_text, write_text
 from trainyard.render.limited_rendering import render_limited
 from trainyard.render.project import Project
-from trainyard.render.rendered_files import FileOnDisk, content_of, read_rendered
+from trainyard.render.rendered_files import FileOnDisk, content_of, header_line, read_rendered
 from trainyard.render.rendering import RenderedFile, released_templates
-from trainyard.spec.diagnostic import Span, SpecError
+from trainyard.spec.diagnostic import Span
 
 # The key, its value, and a comment.
 _SETTING = re.compile(r"(?P<key>\s*(?:- )?[\"\w$.-]+:\s+)(?P<value>\S.*?)(?P<end>,?(?:\s+#.*)?)")
 _BETWEEN_WORDS = re.compile(r"([\s:/,={}\[\]\"'])")
-_TO_RELEASE = "to keep the edit without them, release the file: trainyard render --release"
+_TO_RELEASE = "to keep the edit without them, release the file: `trainyard render --release {}`"
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,9 @@ def edits_of(project: Project, file: Path) -> list[EditedLines]:
 
 
 def _edits(rendered: RenderedFile, text: str) -> Iterator[EditedLines]:
-    old, new = rendered.text.split("\n"), text.split("\n")
+    old, new = rendered.text.split("\n"), text.replace("\r\n", "\n").split("\n")
+    header = slice(header_line(rendered.path) - 1, header_line(rendered.path))
+    new[header] = old[header]  # of another version or command, which is no edit
     matcher = difflib.SequenceMatcher(None, old, new, autojunk=False)
     for kind, old_start, old_end, start, end in matcher.get_opcodes():
         if kind == "equal":
@@ -70,7 +72,9 @@ def adopt(project: Project, file: Path) -> list[str]:
     """
     on_disk = _rendered_by_us(project, file)
     file = on_disk.path
-    edits = list(_edits(_rendering_of(project, on_disk), on_disk.text))
+    shown = project.shown(file)
+    rendered = _rendering_of(project, on_disk)
+    edits = list(_edits(rendered, on_disk.text))
     if not edits:
         raise UsageError(f"{project.shown(file)} is what its template and profile render: there is nothing to adopt.")
     before: dict[Path, str] = {}
@@ -79,9 +83,9 @@ def adopt(project: Project, file: Path) -> list[str]:
         for edit in edits:
             place = _write_back(edit, project, on_disk, before)
             lines.append(f"{project.shown(place.file)}:{place.line}: {edit.new[0].strip()}")
-        if content_of(_rendering_of(project, on_disk).text) != content_of(on_disk.text):
-            raise UsageError(f"{project.shown(file)}: the changed values do not render this file; {_TO_RELEASE}.")
-    except (UsageError, SpecError):
+        if content_of(_rendering_of(project, on_disk).text) != content_of(on_disk.text.replace("\r\n", "\n")):
+            raise UsageError(f"{shown}: the changed values do not render this file; {_TO_RELEASE.format(shown)}.")
+    except BaseException:  # Ctrl-C and a full disk included
         for changed, text in before.items():
             write_text(changed, text, project.root)
         raise
@@ -90,10 +94,11 @@ def adopt(project: Project, file: Path) -> list[str]:
 
 def _write_back(edit: EditedLines, project: Project, on_disk: FileOnDisk, before: dict[Path, str]) -> Span:
     """Change the line that an edit comes from, and return where; `before` keeps the texts of what is changed."""
-    where, template = f"{project.shown(on_disk.path)}:{edit.line}", on_disk.header.template
+    shown, template = project.shown(on_disk.path), on_disk.header.template
+    where, to_release = f"{shown}:{edit.line}", _TO_RELEASE.format(shown)
     old, new = (_SETTING.fullmatch(lines[0]) if len(lines) == 1 else None for lines in (edit.old, edit.new))
     if old is None or new is None or old["key"] != new["key"]:
-        raise UsageError(f"{where}: only the value of a key can be adopted, not other lines; {_TO_RELEASE}.")
+        raise UsageError(f"{where}: only the value of a key can be adopted, not other lines; {to_release}.")
     own = {project.templates / template, *project.profiles.glob("*.yaml")}
     for place in edit.sources:
         if place.file not in own:
@@ -113,7 +118,7 @@ def _write_back(edit: EditedLines, project: Project, on_disk: FileOnDisk, before
                 return place
     what = f"'{old['key'].strip().rstrip(':')}'"
     places = " and ".join(f"{project.shown(each.file)}:{each.line}" for each in edit.sources)
-    raise UsageError(f"{where}: the value of {what} cannot be written back: it is made by {places}; {_TO_RELEASE}.")
+    raise UsageError(f"{where}: the value of {what} cannot be written back: it is made by {places}; {to_release}.")
 
 
 def _differing(old: str, new: str) -> tuple[str, str]:
@@ -129,9 +134,10 @@ def _differing(old: str, new: str) -> tuple[str, str]:
 def release(project: Project, file: Path) -> list[str]:
     """Render a file no longer, and return what was done: its header goes, and its template is listed as released."""
     on_disk = _rendered_by_us(project, file)
+    _rendering_of(project, on_disk)  # refuses what is rendered elsewhere, such as a copy for another profile
     released = sorted({*released_templates(project), on_disk.header.template})
-    write_text(project.released, "".join(f"{template}\n" for template in released), project.root)
     write_text(on_disk.path, content_of(on_disk.text), project.root)
+    write_text(project.released, "".join(f"{template}\n" for template in released), project.root)
     return [
         f"{project.shown(on_disk.path)} is yours from now on: lint checks it, and nothing renders it",
         f"its template is listed in {project.shown(project.released)}; to undo this, delete that line and the file",

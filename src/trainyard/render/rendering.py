@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -81,7 +82,7 @@ def render(
         content = _render_one(templates, project, profile, root, template)
         # A template that is empty for a profile renders no file: a cluster's, if there is no cluster.
         if content.strip():
-            rendered = _with_header(project, profile, root, template, content)
+            rendered = _with_header(project, profile, root, template, content, released)
             files[rendered.path] = rendered
     for rendered in files.values():
         _check_form(rendered, project)
@@ -99,8 +100,11 @@ def _render_one(templates: Environment, project: Project, profile: Profile, root
         return templates.get_template(template).render(context)
 
 
-def _with_header(project: Project, profile: Profile, root: Path, template: str, content: str) -> RenderedFile:
+def _with_header(
+    project: Project, profile: Profile, root: Path, template: str, content: str, released: Iterable[str]
+) -> RenderedFile:
     path = root / template.removesuffix(SUFFIX)
+    text = _naming_released(project, root, path.parent, content, released)
     header = Header(template, profile.name, profile.settings)
 
     def make_map() -> SourceMap:
@@ -108,7 +112,17 @@ def _with_header(project: Project, profile: Profile, root: Path, template: str, 
         above = header_line(path)
         return SourceMap(lines[above - 1 :], above + 1)
 
-    return RenderedFile(path, header.joined_with(path, content), template, make_map)
+    return RenderedFile(path, header.joined_with(path, text), template, make_map)
+
+
+def _naming_released(project: Project, root: Path, folder: Path, content: str, released: Iterable[str]) -> str:
+    """Name released files, which are not rendered, where they are in the project: for a rendering elsewhere."""
+    if root == project.root.resolve():
+        return content
+    for file in (template.removesuffix(SUFFIX) for template in released):
+        here, there = (Path(os.path.relpath(base / file, folder)).as_posix() for base in (root, project.root))
+        content = re.sub(rf"(?<![\w./-]){re.escape(here)}(?![\w./-])", there, content)
+    return content
 
 
 def context_of(project: Project, profile: Profile, root: Path, template: str) -> dict[str, Any]:

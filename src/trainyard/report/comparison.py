@@ -79,7 +79,7 @@ def compare(records: Sequence[RunRecord]) -> Comparison:
     ]
     return Comparison(
         runs,
-        settings=tuple(row for row in (*_settings(runs, results, jobs), *_noted(logged, jobs)) if row.differs),
+        settings=tuple(row for row in (*_settings(runs, results, jobs), *_noted(results, logged, jobs)) if row.differs),
         results=tuple(_figures(results, logged, jobs)),
         times=tuple(_times(runs, results, jobs)),
         trainings=tuple(each for each in trainings if each.charts or each.pictures),
@@ -111,11 +111,13 @@ def _metrics_of(job: str, logged: _Logged) -> dict[str, Metrics]:
     return {letter: of_run.get(job, Tracked()).metrics for letter, of_run in logged.items()}
 
 
-def _noted(logged: _Logged, jobs: Sequence[str]) -> Iterable[Row]:
-    """Yield the parameters and tags that jobs logged with MLflow."""
+def _noted(results: _Results, logged: _Logged, jobs: Sequence[str]) -> Iterable[Row]:
+    """Yield the parameters and tags that jobs logged with MLflow; those of our trainings are their settings."""
     for job in jobs:
         of_runs = [of_run.get(job, Tracked()) for of_run in logged.values()]
-        for kind, texts in (("params", [run.parameters for run in of_runs]), ("tags", [run.tags for run in of_runs])):
+        has_settings = any(of_run[job].settings for of_run in results.values() if job in of_run)
+        parameters = [{} if has_settings else run.parameters for run in of_runs]
+        for kind, texts in (("params", parameters), ("tags", [run.tags for run in of_runs])):
             for name in _names(texts):
                 yield _row(f"jobs.{job}.{kind}.{name}", (each.get(name) for each in texts))
 

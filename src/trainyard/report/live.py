@@ -176,10 +176,14 @@ class RunsPage(LivePage):
         return redacted(template.render(runs=runs, metrics=metrics, is_live=True, is_index=True)).encode()
 
     def events(self) -> Iterator[tuple[str, str]]:
-        """Yield `page` whenever a run has changed."""
-        shown = None
+        """Yield `page` whenever a run has changed, or what a running one logs."""
+        shown: list[object] | None = None
         while not self.closing.wait(_SECONDS_BETWEEN_LOOKS_AT_RUNS if shown is not None else 0):
-            state = [_stamp(file) for file in sorted(self.run_folder.glob(f"*/{RECORD_FILE}"))]
+            running = [run.record for run in self._runs if run.record.status == "running"]
+            state = [
+                *(_stamp(file) for file in sorted(self.run_folder.glob(f"*/{RECORD_FILE}"))),
+                *(LivePage(record.folder, self.read).state(record) for record in running),
+            ]
             yield ("page", "") if state != shown else ("", "")
             shown = state
         yield "ended", json.dumps({"text": "The server was stopped.", "page": self.page().decode()})

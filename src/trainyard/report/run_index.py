@@ -7,12 +7,19 @@ from collections.abc import Sequence
 from functools import cached_property
 
 from trainyard.errors import UsageError
+from trainyard.printing import plain_text
 from trainyard.report.job_results import Tracked, logged_by
 from trainyard.settings.quantities import as_text, duration, moment, number
 from trainyard.settings.run_record import RunRecord
 from trainyard.settings.suggestions import did_you_mean
+from trainyard.spec.secrets import redacted
 
 ABSENT = "–"
+
+
+def shown(text: str, name: str) -> str:
+    """Return what a job logged under a name as one line that a terminal and a page may show, without secrets."""
+    return " ".join(redacted(plain_text(text), name).split())
 
 
 class IndexedRun:
@@ -52,7 +59,8 @@ class IndexedRun:
     def parameters(self) -> dict[str, str]:
         """Inputs of the pipeline, and what its jobs logged as parameters or tags."""
         logged = [pair for job in self._logged for pair in (*job.tags.items(), *job.parameters.items())]
-        return dict(logged) | {name: as_text(value) for name, value in self.record.inputs.items()}
+        found = dict(logged) | {name: as_text(value) for name, value in self.record.inputs.items()}
+        return {name: shown(text, name) for name, text in found.items()}
 
     def text(self, column: str) -> str:
         """Return what a column shows; a dash for what this run does not have."""
@@ -65,9 +73,10 @@ class IndexedRun:
         precise = {"started": self.record.started, "took": self.record.duration_s, **self.metrics}
         value = precise.get(column, self.text(column))
         try:
-            return False, float(value or 0), ""
+            size = float(value or 0)
         except ValueError:
-            return True, 0.0, str(value)
+            size = math.nan
+        return (False, size, "") if math.isfinite(size) else (True, 0.0, str(value))
 
 
 def check_columns(runs: Sequence[IndexedRun], columns: Sequence[str]) -> None:

@@ -74,7 +74,7 @@ def main() -> int:
     print(f"{len(batches)} mini-batches, {settings['workers']} workers", flush=True)
     arguments = predefined_arguments(sys.argv[1:])
     limits = (settings["mini_batch_error_threshold"], int(arguments.allowed_failed_percent * len(batches) / 100))
-    most_batches = min(limit for limit in limits if limit >= 0)
+    most_batches = min((limit for limit in limits if limit >= 0), default=len(batches))
     progress = BatchProgress(batches, most_batches)
     results, failed = run_all(batches, settings, progress)
     write_rows([results[index][0] for index in sorted(results)], settings["append_row_to"])
@@ -277,7 +277,7 @@ def work(connection: Connection, batches: list[MiniBatch], settings: dict[str, A
             connection.send((as_rows(result), 0 if result is None else len(result)))
         except Exception as error:
             traceback.print_exc()
-            connection.send(traceback.format_exception_only(type(error), error)[-1].strip())
+            connection.send(f"{type(error).__name__}: {error}".removesuffix(": "))
     getattr(module, "shutdown", lambda: None)()
 
 
