@@ -180,7 +180,7 @@ class RunsPage(LivePage):
         shown: list[object] | None = None
         while not self.closing.wait(_SECONDS_BETWEEN_LOOKS_AT_RUNS if shown is not None else 0):
             running = [run.record for run in self._runs if run.record.status == "running"]
-            state = [
+            state: list[object] = [
                 *(_stamp(file) for file in sorted(self.run_folder.glob(f"*/{RECORD_FILE}"))),
                 *(LivePage(record.folder, self.read).state(record) for record in running),
             ]
