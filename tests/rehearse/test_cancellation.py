@@ -70,7 +70,8 @@ def start_runner(workspace: Any) -> Iterator[Any]:
         started.append(runner)
         logs = [workspace.runs_folder / "it/jobs/work/user_logs" / f"std_log_process_{rank}.txt" for rank in (0, 1)]
         wait_until(lambda: all(log.exists() and "ready" in log.read_text() for log in logs))
-        assert len(processes_beneath(workspace.runs_folder / "it")) >= 4
+        # A process that has just begun to execute has no environment to be known by for a moment.
+        wait_until(lambda: len(processes_beneath(workspace.runs_folder / "it")) >= 4)
         return runner
 
     yield start
