@@ -69,6 +69,22 @@ def test_a_rank_of_mpi_that_fails_is_named(workspace: Any) -> None:
 
 
 @needs_mpirun
+def test_a_rank_that_mpirun_does_not_name_is_known_by_its_log(
+    workspace: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "bin").mkdir()
+    silent = tmp_path / "bin" / "mpirun"
+    real = shutil.which("mpirun")
+    silent.write_text(f"#!/bin/bash\n{real} \"$@\" | grep -v 'Process name'\nexit ${{PIPESTATUS[0]}}\n")
+    silent.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{silent.parent}:{os.environ['PATH']}")
+    command = "test $OMPI_COMM_WORLD_RANK = 0 && exec sleep 60; echo no labels; exit 3"
+    job = workspace.one_job(command, distribution={"type": "mpi", "process_count_per_instance": 2})
+
+    assert workspace.run(job).jobs["work"].failed_rank == 1
+
+
+@needs_mpirun
 def test_a_rank_of_mpi_that_is_killed_is_named(workspace: Any) -> None:
     command = "test $OMPI_COMM_WORLD_RANK = 0 && sleep 60; kill -9 $$"
     distribution = {"type": "mpi", "process_count_per_instance": 2}

@@ -180,7 +180,10 @@ class MpiHere(LocalDistribution):
         return [Process(0, f"exec {line}", variables, first.working_folder, _mpi_log(attempt))], ()
 
     def ended(self, attempt: Attempt, processes: ProcessesEnded) -> ProcessesEnded:
-        """Return how the ranks ended: `mpirun` exits with the code of the first that failed, and prints its rank."""
+        """Return how the ranks ended: `mpirun` exits with the code of the first that failed, and prints its rank.
+
+        Mostly: now and then it ends before it has printed that. Then it is the rank that wrote last, its error.
+        """
         if self._program(attempt) is None:
             return processes
         code = processes.exit_codes.get(0, 0)
@@ -189,7 +192,8 @@ class MpiHere(LocalDistribution):
                 processes.exit_codes = dict.fromkeys(range(attempt.job.processes), 0)
             return processes
         said = _mpi_log(attempt).read_text(encoding="utf-8", errors="replace")
-        rank = 0
+        logs = attempt.logs
+        rank = max(range(len(logs)), key=lambda rank: logs[rank].stat().st_mtime_ns if logs[rank].exists() else 0)
         if failed := _FAILED_RANK.search(said):
             rank = int(failed[1])
         elif killed := _KILLED_RANK.search(said):
