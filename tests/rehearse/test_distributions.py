@@ -75,7 +75,7 @@ def test_a_rank_that_mpirun_does_not_name_is_known_by_its_log(
     (tmp_path / "bin").mkdir()
     silent = tmp_path / "bin" / "mpirun"
     real = shutil.which("mpirun")
-    silent.write_text(f"#!/bin/bash\n{real} \"$@\" | grep -v 'Process name'\nexit ${{PIPESTATUS[0]}}\n")
+    silent.write_text(f"#!/bin/bash\n{real} \"$@\" 2>&1 | grep -v 'Process name'\nexit ${{PIPESTATUS[0]}}\n")
     silent.chmod(0o755)
     monkeypatch.setenv("PATH", f"{silent.parent}:{os.environ['PATH']}")
     command = "test $OMPI_COMM_WORLD_RANK = 0 && exec sleep 60; echo no labels; exit 3"
