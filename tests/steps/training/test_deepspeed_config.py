@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from rank_processes import training_arguments
+from rank_processes import start_ranks, training_arguments
 
 from trainyard.settings.batch_arithmetic import divide_batch
 from trainyard.settings.deepspeed_configuration import configured_settings
@@ -147,15 +147,17 @@ AS_PEOPLE_HAVE_IT = {
 }
 
 
-def test_a_configuration_gives_the_settings_that_the_step_is_not_given(
-    digits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Through the step, whose log names each setting with the key that it comes from."""
+def test_a_configuration_gives_the_settings_that_the_step_is_not_given(digits: Path, tmp_path: Path) -> None:
+    """Through the step, whose log names each setting with the key that it comes from.
+
+    In a process of its own: DeepSpeed keeps the groups of the first training that a process has.
+    """
     file = tmp_path / "zero.json"
     file.write_text(json.dumps(AS_PEOPLE_HAVE_IT))
     arguments = [*training_arguments(digits, tmp_path), "--deepspeed-config", file, "--weight-decay", "0.1"]
-    assert train_deepspeed.main([str(argument) for argument in arguments]) == 0
-    log = capsys.readouterr().out
+    ranks = start_ranks("train_deepspeed", arguments, 1)
+    assert ranks.wait() == [0], ranks.outputs
+    (log,) = ranks.outputs
     found = {words[0]: words[1:] for words in map(str.split, log.splitlines()) if len(words) > 2}
     place = f"{tmp_path.name}/zero.json:"
     assert found["learning_rate"] == ["3e-05", place, "optimizer.params.lr"]
