@@ -7,18 +7,12 @@ One process, or as many as the environment describes (RANK, LOCAL_RANK, WORLD_SI
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from trainyard.settings.steps.measurements import CheckCluster
-from trainyard.steps.runtime.entrypoint import run_and_end, run_step
+from trainyard.steps.runtime.entrypoint import as_step, run_and_end
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the step. Return its exit code."""
-    return run_step(CheckCluster, "trainyard.steps.check_cluster", check_cluster, arguments)
-
-
-def check_cluster(settings: CheckCluster) -> int:
+@as_step(CheckCluster, "trainyard.steps.check_cluster")
+def main(settings: CheckCluster) -> int:
     """Measure and write the report; StepError if the cluster is slower than its limits."""
     from trainyard.steps.cluster.run import run_check
 

@@ -5,18 +5,12 @@ python -m trainyard.steps.compare_configs --fastest out/measurement --winner out
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from trainyard.settings.steps.measurements import CompareConfigs
-from trainyard.steps.runtime.entrypoint import run_and_end, run_step
+from trainyard.steps.runtime.entrypoint import as_step, run_and_end
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the step. Return its exit code."""
-    return run_step(CompareConfigs, "trainyard.steps.compare_configs", compare_configs, arguments)
-
-
-def compare_configs(settings: CompareConfigs) -> int:
+@as_step(CompareConfigs, "trainyard.steps.compare_configs")
+def main(settings: CompareConfigs) -> int:
     """Write the winner, the table and the picture; StepError if no candidate had enough memory."""
     from trainyard.steps.tuning.comparing import compare
 

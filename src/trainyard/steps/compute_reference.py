@@ -7,18 +7,12 @@ One process, or as many as the environment says, each with a share of the rows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from trainyard.settings.steps.models import ComputeReference
-from trainyard.steps.runtime.entrypoint import run_and_end, run_step
+from trainyard.steps.runtime.entrypoint import as_step, run_and_end
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the step. Return its exit code."""
-    return run_step(ComputeReference, "trainyard.steps.compute_reference", compute, arguments)
-
-
-def compute(settings: ComputeReference) -> int:
+@as_step(ComputeReference, "trainyard.steps.compute_reference")
+def main(settings: ComputeReference) -> int:
     """Compute the log-probabilities and write the dataset with them; StepError if it has no pairs of answers."""
     from trainyard.steps.evaluation.reference import compute_reference
 

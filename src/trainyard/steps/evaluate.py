@@ -7,19 +7,13 @@ One process, or as many as the environment says; the figures are the same.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from trainyard.settings.steps.models import Evaluate
-from trainyard.steps.runtime.entrypoint import run_and_end, run_task_step
+from trainyard.steps.runtime.entrypoint import as_task_step, run_and_end
 from trainyard.steps.runtime.flags import GivenSettings
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the step. Return its exit code."""
-    return run_task_step(Evaluate, "trainyard.steps.evaluate", evaluate, arguments)
-
-
-def evaluate(given: GivenSettings[Evaluate]) -> int:
+@as_task_step(Evaluate, "trainyard.steps.evaluate")
+def main(given: GivenSettings[Evaluate]) -> int:
     """Evaluate and write the results; StepError when the accuracy is below the minimum."""
     from trainyard.steps.evaluation.evaluate_model import run_evaluation
 

@@ -8,18 +8,12 @@ The MLflow model is served with `mlflow models serve -m out/mlflow --env-manager
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from trainyard.settings.steps.models import ExportModel
-from trainyard.steps.runtime.entrypoint import run_and_end, run_step
+from trainyard.steps.runtime.entrypoint import as_step, run_and_end
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the step. Return its exit code."""
-    return run_step(ExportModel, "trainyard.steps.export_model", export_model, arguments)
-
-
-def export_model(settings: ExportModel) -> int:
+@as_step(ExportModel, "trainyard.steps.export_model")
+def main(settings: ExportModel) -> int:
     """Export the model; StepError if a format, loaded again, computes something else."""
     from trainyard.steps.exporting.export import run_export
 

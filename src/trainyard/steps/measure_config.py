@@ -8,19 +8,13 @@ One process, or as many as the environment describes (RANK, LOCAL_RANK, WORLD_SI
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from trainyard.settings.steps.measurements import MeasureConfig
-from trainyard.steps.runtime.entrypoint import run_and_end, run_task_step
+from trainyard.steps.runtime.entrypoint import as_task_step, run_and_end
 from trainyard.steps.runtime.flags import GivenSettings
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the step. Return its exit code."""
-    return run_task_step(MeasureConfig, "trainyard.steps.measure_config", measure_config, arguments)
-
-
-def measure_config(given: GivenSettings[MeasureConfig]) -> int:
+@as_task_step(MeasureConfig, "trainyard.steps.measure_config")
+def main(given: GivenSettings[MeasureConfig]) -> int:
     """Measure the candidate."""
     from trainyard.steps.tuning.measuring import measure_candidate
 

@@ -5,18 +5,12 @@ python -m trainyard.steps.prepare_chat --base-model models/llama --source data/c
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from trainyard.settings.steps.preparation import PrepareChat
-from trainyard.steps.runtime.entrypoint import run_and_end, run_step
+from trainyard.steps.runtime.entrypoint import as_step, run_and_end
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the step and return its exit code."""
-    return run_step(PrepareChat, "trainyard.steps.prepare_chat", prepare, arguments)
-
-
-def prepare(settings: PrepareChat) -> int:
+@as_step(PrepareChat, "trainyard.steps.prepare_chat")
+def main(settings: PrepareChat) -> int:
     """Read the conversations, tokenize them as the model does, pack them into rows, write the rows."""
     from trainyard.steps.data.conversations.prepare_conversations import prepare_conversations
 

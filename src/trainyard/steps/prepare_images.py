@@ -7,26 +7,21 @@ python -m trainyard.steps.prepare_images --format folder --source downloads/mnis
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from trainyard.settings.steps.preparation import PrepareImages
-from trainyard.steps.runtime.entrypoint import run_step
+from trainyard.steps.runtime.entrypoint import as_step
 
 if TYPE_CHECKING:
     from trainyard.steps.data.dataset.writer import DatasetWriter
     from trainyard.steps.data.images.image_source import ImagePart, SampleIds
 
-_PROGRAM = "trainyard.steps.prepare_images"
 _LEAST_CLASSES = 2
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the step and return its exit code."""
-    return run_step(PrepareImages, _PROGRAM, prepare, arguments)
-
-
-def prepare(settings: PrepareImages) -> int:
+@as_step(PrepareImages, "trainyard.steps.prepare_images")
+def main(settings: PrepareImages) -> int:
     """Read the images, split them, write the dataset."""
     from trainyard.steps.data.dataset.manifest import ArrayType
     from trainyard.steps.data.dataset.writer import DatasetWriter

@@ -9,18 +9,12 @@ the same.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from trainyard.settings.steps.preparation import PrepareText
-from trainyard.steps.runtime.entrypoint import run_and_end, run_step
+from trainyard.steps.runtime.entrypoint import as_step, run_and_end
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the step and return its exit code."""
-    return run_step(PrepareText, "trainyard.steps.prepare_text", prepare, arguments)
-
-
-def prepare(settings: PrepareText) -> int:
+@as_step(PrepareText, "trainyard.steps.prepare_text")
+def main(settings: PrepareText) -> int:
     """Read the text, split it, learn or load a vocabulary, write the rows."""
     from trainyard.steps.data.tokenizing.prepare_tokens import prepare_tokens
 

@@ -9,20 +9,14 @@ One process, or as many as the environment describes: with torch's variables, wh
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from trainyard.settings.steps.training import TrainDDP
-from trainyard.steps.runtime.entrypoint import run_and_end, run_task_step
+from trainyard.steps.runtime.entrypoint import as_task_step, run_and_end
 from trainyard.steps.runtime.flags import GivenSettings
 from trainyard.steps.training.stopping import StopRequest
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the step. Return its exit code."""
-    return run_task_step(TrainDDP, "trainyard.steps.train_ddp", train_ddp, arguments)
-
-
-def train_ddp(given: GivenSettings[TrainDDP]) -> int:
+@as_task_step(TrainDDP, "trainyard.steps.train_ddp")
+def main(given: GivenSettings[TrainDDP]) -> int:
     """Train with the DDP engine."""
     stop_request = StopRequest.of(given.step)  # first, since the next imports take seconds, for torch
     from trainyard.steps.training.engines.replicas import DDPEngine

@@ -10,22 +10,17 @@ One process, or as many as the environment describes: with torch's variables, wh
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 
 from trainyard.settings.steps.training import TrainDeepSpeed
-from trainyard.steps.runtime.entrypoint import run_and_end, run_task_step
+from trainyard.steps.runtime.entrypoint import as_task_step, run_and_end
 from trainyard.steps.runtime.flags import GivenSettings
 from trainyard.steps.runtime.rank_variables import read_rank_variables
 from trainyard.steps.training.engines.deepspeed_config import with_configured_settings
 from trainyard.steps.training.stopping import StopRequest
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the step. Return its exit code."""
-    return run_task_step(TrainDeepSpeed, "trainyard.steps.train_deepspeed", train_deepspeed, arguments)
-
-
-def train_deepspeed(given: GivenSettings[TrainDeepSpeed]) -> int:
+@as_task_step(TrainDeepSpeed, "trainyard.steps.train_deepspeed")
+def main(given: GivenSettings[TrainDeepSpeed]) -> int:
     """Train with the DeepSpeed engine, and with the settings that its configuration gives."""
     stop_request = StopRequest.of(given.step)  # first, since the next imports take seconds, for torch
     given = with_configured_settings(given, read_rank_variables(os.environ).world_size)

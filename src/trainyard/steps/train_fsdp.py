@@ -9,20 +9,14 @@ One process, or as many as the environment describes: with torch's variables, wh
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from trainyard.settings.steps.training import TrainFSDP
-from trainyard.steps.runtime.entrypoint import run_and_end, run_task_step
+from trainyard.steps.runtime.entrypoint import as_task_step, run_and_end
 from trainyard.steps.runtime.flags import GivenSettings
 from trainyard.steps.training.stopping import StopRequest
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the step. Return its exit code."""
-    return run_task_step(TrainFSDP, "trainyard.steps.train_fsdp", train_fsdp, arguments)
-
-
-def train_fsdp(given: GivenSettings[TrainFSDP]) -> int:
+@as_task_step(TrainFSDP, "trainyard.steps.train_fsdp")
+def main(given: GivenSettings[TrainFSDP]) -> int:
     """Train with the FSDP engine."""
     stop_request = StopRequest.of(given.step)  # first, since the next imports take seconds, for torch
     from trainyard.steps.training.engines.fsdp import FSDPEngine

@@ -9,22 +9,16 @@ One process, or as many as the environment describes: those of Open MPI, which A
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from trainyard.settings.steps.training import TrainHorovod
-from trainyard.steps.runtime.entrypoint import run_and_end, run_task_step
+from trainyard.steps.runtime.entrypoint import as_task_step, run_and_end
 from trainyard.steps.runtime.flags import GivenSettings
 from trainyard.steps.training.stopping import StopRequest
 
 _HOW_TO_INSTALL = "build it with `make setup-horovod`, or with environments/trainyard-horovod/build_horovod.sh"
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the step. Return its exit code."""
-    return run_task_step(TrainHorovod, "trainyard.steps.train_horovod", train_horovod, arguments)
-
-
-def train_horovod(given: GivenSettings[TrainHorovod]) -> int:
+@as_task_step(TrainHorovod, "trainyard.steps.train_horovod")
+def main(given: GivenSettings[TrainHorovod]) -> int:
     """Train with the Horovod engine."""
     stop_request = StopRequest.of(given.step)  # first, since the next imports take seconds, for torch
     from trainyard.steps.runtime.imports import require_packages

@@ -8,20 +8,14 @@ One process, or as many as the environment describes; Lightning takes its ranks 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from trainyard.settings.steps.training import TrainLightning
-from trainyard.steps.runtime.entrypoint import run_and_end, run_task_step
+from trainyard.steps.runtime.entrypoint import as_task_step, run_and_end
 from trainyard.steps.runtime.flags import GivenSettings
 from trainyard.steps.training.stopping import StopRequest
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the step. Return its exit code."""
-    return run_task_step(TrainLightning, "trainyard.steps.train_lightning", train_lightning, arguments)
-
-
-def train_lightning(given: GivenSettings[TrainLightning]) -> int:
+@as_task_step(TrainLightning, "trainyard.steps.train_lightning")
+def main(given: GivenSettings[TrainLightning]) -> int:
     """Train with Lightning's Trainer."""
     stop_request = StopRequest.of(given.step)  # first, since the next imports take seconds, for torch
     from trainyard.steps.runtime.imports import from_extra, require_packages

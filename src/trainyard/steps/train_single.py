@@ -8,20 +8,14 @@ Undistributed, so it needs no launcher. Several processes are an error.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from trainyard.settings.steps.training import TrainSingle
-from trainyard.steps.runtime.entrypoint import run_and_end, run_task_step
+from trainyard.steps.runtime.entrypoint import as_task_step, run_and_end
 from trainyard.steps.runtime.flags import GivenSettings
 from trainyard.steps.training.stopping import StopRequest
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the step. Return its exit code."""
-    return run_task_step(TrainSingle, "trainyard.steps.train_single", train_single, arguments)
-
-
-def train_single(given: GivenSettings[TrainSingle]) -> int:
+@as_task_step(TrainSingle, "trainyard.steps.train_single")
+def main(given: GivenSettings[TrainSingle]) -> int:
     """Train with the single engine."""
     stop_request = StopRequest.of(given.step)  # first, since the next imports take seconds, for torch
     from trainyard.steps.training.engines.replicas import SingleEngine

@@ -9,20 +9,15 @@ One process, or the tasks of TF_CONFIG, which Azure ML sets for a job with `dist
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 
 from trainyard.settings.steps.train_tensorflow import TrainTensorFlow
-from trainyard.steps.runtime.entrypoint import run_and_end, run_task_step
+from trainyard.steps.runtime.entrypoint import as_task_step, run_and_end
 from trainyard.steps.runtime.flags import GivenSettings
 from trainyard.steps.training.stopping import StopRequest
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the step. Return its exit code."""
-    return run_task_step(TrainTensorFlow, "trainyard.steps.train_tensorflow", train_tensorflow, arguments)
-
-
-def train_tensorflow(given: GivenSettings[TrainTensorFlow]) -> int:
+@as_task_step(TrainTensorFlow, "trainyard.steps.train_tensorflow")
+def main(given: GivenSettings[TrainTensorFlow]) -> int:
     """Train with one of TensorFlow's strategies."""
     stop_request = StopRequest.of(given.step)  # first, since the next imports take seconds, for TensorFlow
     from trainyard.steps.runtime.imports import from_extra, require_packages

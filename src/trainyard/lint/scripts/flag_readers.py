@@ -14,7 +14,8 @@ from trainyard.resources import PACKAGE
 from trainyard.settings.step_fields import StepField
 from trainyard.settings.task_fields import TaskError, built_in_step_fields, fields_of_class, task_fields
 
-_STEP_ENTRIES = frozenset({"run_step", "run_task_step"})
+_STEP_ENTRIES = {"run_step": False, "as_step": False, "run_task_step": True, "as_task_step": True}
+"""What a step in the manner of trainyard.steps begins with, and whether it has a task."""
 
 
 def read_flags(file: Path, root: Path) -> ScriptFlags | None:
@@ -41,7 +42,7 @@ def _from_step(syntax: Syntax, file: Path, root: Path) -> Found:
         except (TaskError, OSError):
             return UNDECIDABLE
         flags = {**dict.fromkeys(("-h", "--help"), Flag(("-h", "--help"), 1, file)), **_by_flag(fields)}
-        task_folder = root if entry == "run_task_step" and "--task" in flags else None
+        task_folder = root if _STEP_ENTRIES[entry] and "--task" in flags else None
         return ScriptFlags(flags, task_folder=task_folder)
     return None
 

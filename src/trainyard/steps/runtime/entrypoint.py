@@ -8,6 +8,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NoReturn, TypeVar
 
 from trainyard.settings.files import describe_os_error
@@ -18,6 +19,8 @@ from trainyard.steps.runtime.rank_variables import watch_siblings
 from trainyard.steps.runtime.watcher import end_with_watcher, is_worker, own_command, run_watched
 
 Config = TypeVar("Config")
+Main = Callable[..., int]
+"""Takes the flags, or those of the command line if there are none, and returns the exit code."""
 
 _USER_OS_ERRORS = frozenset(
     {
@@ -69,6 +72,16 @@ def run_task_step(
         end_with_watcher()
     watch_siblings()
     return _run(program, lambda: body(given))
+
+
+def as_step(config_class: type[Config], program: str) -> Callable[[Callable[[Config], int]], Main]:
+    """Make what works with a step's settings the `main` of its module, as by `run_step`."""
+    return lambda body: partial(run_step, config_class, program, body)
+
+
+def as_task_step(config_class: type[Config], program: str) -> Callable[[Callable[[GivenSettings[Config]], int]], Main]:
+    """Make what works with the settings of a step and its task the `main` of its module, as by `run_task_step`."""
+    return lambda body: partial(run_task_step, config_class, program, body)
 
 
 def _run_watched(config: Training, command: Sequence[str]) -> int:
