@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,60 @@ def test_what_is_offloaded_has_to_fit_in_main_memory(trainyard: Run) -> None:
     memory = json.loads(outcome.stdout)["jobs"]["train"]["memory"]
     assert memory["fits"] is True
     assert "reason" not in memory
+
+
+def test_the_tokens_of_the_data_give_days_and_dollars(trainyard: Run) -> None:
+    """Two epochs of 150 billion tokens are as many steps as one of 300 billion."""
+    of_data = ("--nodes", "16", "--tokens", "150B", "--epochs", "2", "--format", "json")
+    outcome = trainyard("estimate", "--model", "llama-3.1-8b", *H100, *of_data)
+    job = json.loads(outcome.stdout)["jobs"]["train"]
+    time, money = job["time"], job["money"]
+    assert time["steps"] == math.ceil(300e9 / (128 * 8192))
+    assert time["training_seconds"] == pytest.approx(time["steps"] * time["step_seconds"])
+    assert money["on_demand_usd"] == pytest.approx(money["on_demand_usd_per_hour"] * time["training_seconds"] / 3600)
+    outcome = trainyard("estimate", "--model", "llama-3.1-8b", *H100, "--nodes", "16", "--tokens", "300B")
+    assert f"training    {time['steps']:,} steps in {time['training_seconds'] / 86400:.1f} days, $" in outcome.stdout
+
+
+def test_a_training_on_spot_machines_takes_longer_by_what_preemptions_lose(trainyard: Run) -> None:
+    spot = ("--sku", "Standard_NC24ads_A100_v4", "--tokens", "1B", "--format", "json")
+    job = json.loads(trainyard("estimate", "--model", "gpt2", *spot).stdout)["jobs"]["train"]
+    time, money = job["time"], job["money"]
+    assert time["training_seconds"] / time["spot_training_seconds"] == pytest.approx(1 - money["spot_lost_share"])
+    assert money["spot_usd"] == pytest.approx(money["spot_usd_per_hour"] * time["spot_training_seconds"] / 3600)
+
+
+def test_what_if_compares_machines_and_engines(trainyard: Run) -> None:
+    what = ("--model", "llama-3.1-8b", *H100, "--nodes", "4", "--tokens", "15B", "--what-if")
+    found = json.loads(trainyard("estimate", *what, "--format", "json").stdout)["what_if"]
+    assert {job["nodes"] for job in found} == {1, 2, 4}
+    for job in found:
+        assert job["memory"]["verdict"] == "fits"
+        assert job["money"]["on_demand_usd"] > 0
+    assert len({(job["nodes"], job["engine"]) for job in found}) == len(found)
+    text = trainyard("estimate", *what).stdout.splitlines()
+    markdown = trainyard("estimate", *what, "--format", "markdown").stdout.splitlines()
+    assert text[0].split()[:2] == ["machines", "settings"]
+    assert len(text) == 1 + len(found)
+    assert len(markdown) == 2 + len(found)
+    assert markdown[2].startswith("| 1 × Standard_ND96isr_H100_v5, 8 × H100-SXM | ")
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--tokens", "2TT"), "expected an amount such as 300B, 2T or 5000000, got '2TT'"),
+        (("--tokens", "-5B"), "expected an amount such as 300B, 2T or 5000000, got '-5B'"),
+        (("--epochs", "2"), "--epochs needs --tokens: how much the data is"),
+        (("--images", "1M"), "--images: gpt2-xl is measured in tokens; use --tokens"),
+        (("--format", "markdown"), "--format markdown needs --what-if"),
+        (("--search", "--tokens", "1B"), "expected --search without --what-if, --tokens and --images"),
+    ],
+)
+def test_a_wrong_length_of_training_says_what_is_expected(trainyard: Run, flags: tuple[str, ...], message: str) -> None:
+    outcome = trainyard("estimate", "--model", "gpt2-xl", *H100, *flags)
+    assert outcome.exit_code == 2
+    assert message in outcome.stderr
 
 
 def test_json_has_the_fields_of_a_plan(trainyard: Run) -> None:

@@ -168,16 +168,16 @@ def _unknown_option(error: click.NoSuchOption) -> str:
     parameters = error.ctx.command.params if error.ctx else []
     known = [name for parameter in parameters for name in parameter.opts]
     verbs = _verbs_with(option, error.ctx) if error.ctx else []
+    # A setting is often tried as an option; the options of `estimate` are settings.
+    of_settings = next((parameter.metavar for parameter in parameters if "--set" in parameter.opts), None) or ""
     if not option.startswith("--"):
         # Of `-profile` click names only `-p`.
         hint = _one_of([f"'{name}'" for name in known if name.startswith(f"-{option}")])
     elif option.lstrip("-") in (parameter.name for parameter in parameters if isinstance(parameter, click.Argument)):
         hint = f"Write its value without {option}"
-    elif verbs:
+    elif verbs and not (of_settings and verbs == ["`trainyard estimate`"]):
         hint = f"It is an option of {_listed(verbs, 'and')}"
     else:
-        # A setting is often tried as an option.
-        of_settings = next((parameter.metavar for parameter in parameters if "--set" in parameter.opts), None) or ""
         name = option.strip("-").replace("-", "_")
         if of_settings and not only_close(option, known):
             hint = f"Did you mean --set {re.sub('KEY|X', name, of_settings)}?"

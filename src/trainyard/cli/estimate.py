@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import click
 
 from trainyard.catalogue.gpus import find_gpu
 from trainyard.catalogue.skus import find_sku
-from trainyard.cli.parameters import AtLeast, OneOf
+from trainyard.cli.parameters import Amount, AtLeast, OneOf
 from trainyard.errors import UsageError
 from trainyard.plan.estimate import (
     CHECKPOINTING,
@@ -22,12 +23,18 @@ from trainyard.plan.estimate import (
 )
 from trainyard.plan.estimate.architectures import Architecture
 from trainyard.plan.estimate.config_file import find_model
+from trainyard.plan.estimate.estimator import SCALING_NODES
 from trainyard.plan.estimate.image_models import ImageModel
-from trainyard.plan.estimate.search import current_machines, search
+from trainyard.plan.estimate.search import current_machines, search, what_if
 from trainyard.plan.estimate.training import Adapters, Machines, TrainingShape, machines_of_gpu, machines_of_sku
 from trainyard.settings.steps.training import Training
 
 _LONGEST_DEFAULT = 8192
+_WHAT_IF_REPORTERS = {
+    "text": reporters.what_if_as_text,
+    "json": reporters.what_if_as_json,
+    "markdown": reporters.what_if_as_markdown,
+}
 _ENGINES_THAT_OFFLOAD = {"optimizer": ("zero1", "zero2", "zero3"), "all": ("fsdp", "zero3")}
 
 
@@ -68,8 +75,18 @@ _ENGINES_THAT_OFFLOAD = {"optimizer": ("zero1", "zero2", "zero3"), "all": ("fsdp
 @click.option(
     "--ema-decay", type=click.FloatRange(0, 1), default=0.0, help="A moving average of the weights, if not 0."
 )
+@click.option("--tokens", type=Amount(), help="Tokens of the data, such as 300B or 2T: how long all of it takes.")
+@click.option("--images", type=Amount(), help="The same for an image classifier, such as 1.28M.")
+@click.option("--epochs", type=AtLeast(1.0), help="How often the training goes through them.  [default: 1]")
+@click.option("--what-if", "compares", is_flag=True, help="Compare 1, 2, 4 … --nodes machines and all engines.")
 @click.option("--search", "searches", is_flag=True, help="Find what fits and is fastest or cheapest.")
-@click.option("--format", "output_format", type=OneOf(("text", "json")), default="text", show_default=True)
+@click.option(
+    "--format",
+    "output_format",
+    type=OneOf(list(_WHAT_IF_REPORTERS)),
+    default="text",
+    help="Markdown of --what-if only.  [default: text]",
+)
 def estimate(
     model: str,
     sku: str | None,
@@ -77,6 +94,10 @@ def estimate(
     nodes: int,
     gpus_per_node: int | None,
     network_gbit: float | None,
+    tokens: float | None,
+    images: float | None,
+    epochs: float | None,
+    compares: bool,
     searches: bool,
     output_format: str,
     **flags: Any,
@@ -88,6 +109,7 @@ def estimate(
       trainyard estimate --model llama-3.1-8b --sku Standard_ND96isr_H100_v5 --nodes 2 --micro-batch-size 2
       trainyard estimate --model gpt2-xl --gpu A100-SXM-40GB --engine zero2 --micro-batch-size 4 --format json
       trainyard estimate --model llama-3.1-8b --sku Standard_NC24ads_A100_v4 --engine ddp --tuning qlora
+      trainyard estimate --model llama-3.1-8b --sku Standard_ND96isr_H100_v5 --nodes 16 --tokens 300B --what-if
       trainyard estimate --model path/to/config.json --nodes 4 --sequence-length 4096 --search
     """
     if sku and gpu:
@@ -102,20 +124,46 @@ def estimate(
         machines = machines_of_gpu(find_gpu(gpu), nodes, gpus_per_node, network_gbit)
     elif gpus_per_node:
         raise UsageError("--gpus-per-node needs --sku or --gpu")
-    as_json = output_format == "json"
-    if searches:
-        candidates = [machines] if machines else list(current_machines(nodes))
-        if not machines:
+    if output_format == "markdown" and not compares:
+        raise UsageError("--format markdown needs --what-if")
+    if searches and (compares or tokens or images):
+        raise UsageError("expected --search without --what-if, --tokens and --images")
+    if searches or compares:
+        numbers = [nodes] if searches else [count for count in SCALING_NODES if count < nodes] + [nodes]
+        if machines:
+            candidates = [replace(machines, nodes=count) for count in numbers]
+        else:
+            candidates = [each for count in numbers for each in current_machines(count)]
             flags["precision"] = flags["precision"] or "bf16"
-        found = search(_training(architecture, candidates[0], **flags), candidates)
-        click.echo(reporters.search_as_json(found) if as_json else reporters.search_as_text(found))
+        wanted = _training(architecture, candidates[0], **flags)
+        if searches:
+            found = search(wanted, candidates)
+            click.echo(reporters.search_as_json(found) if output_format == "json" else reporters.search_as_text(found))
+            return
+        samples = _samples(wanted, tokens, images, epochs)
+        click.echo(_WHAT_IF_REPORTERS[output_format](what_if(wanted, candidates), samples))
         return
     if machines is None:
         raise UsageError(
             "missing --sku or --gpu, such as --sku Standard_ND96isr_H100_v5 or --gpu H100-SXM; --search tries all sizes"
         )
-    estimated = estimator.estimate(_training(architecture, machines, **flags))
-    click.echo(reporters.as_json(estimated) if as_json else reporters.as_text(estimated))
+    training = _training(architecture, machines, **flags)
+    samples = _samples(training, tokens, images, epochs)
+    report = reporters.as_json if output_format == "json" else reporters.as_text
+    click.echo(report(estimator.estimate(training), samples))
+
+
+def _samples(training: TrainingShape, tokens: float | None, images: float | None, epochs: float | None) -> float | None:
+    """Return how many rows or images a whole training goes through; None where the flags do not say."""
+    if epochs and not (tokens or images):
+        raise UsageError(f"--epochs needs {'--images' if training.is_of_images else '--tokens'}: how much the data is")
+    if (tokens if training.is_of_images else images) is not None:
+        given, wanted = ("--tokens", "--images") if training.is_of_images else ("--images", "--tokens")
+        raise UsageError(
+            f"{given}: {training.architecture.name} is measured in {wanted.removeprefix('--')}; use {wanted}"
+        )
+    amount = images if training.is_of_images else tokens
+    return None if amount is None else amount * (epochs or 1) / training.sequence_length
 
 
 def _training(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import click
 
@@ -58,6 +59,25 @@ class AtLeast(click.ParamType):  # type: ignore[type-arg]  # generic from click 
         if number is None or not number >= self._minimum:
             noun = "a whole number" if kind is int else "a number"
             self.fail(f"expected {noun} of at least {self._minimum:g}, got {value!r}", param, ctx)
+        return number
+
+
+class Amount(click.ParamType):  # type: ignore[type-arg]
+    """A number above 0 that may end in K, M, B or T: 300B is 3e11."""
+
+    name = "amount"
+    _FACTORS: ClassVar = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the number; fail with what was expected and the value."""
+        text = str(value).upper() or "?"
+        try:
+            number = float(text.removesuffix(text[-1]) if text[-1] in self._FACTORS else text)
+            number *= self._FACTORS.get(text[-1], 1.0)
+        except ValueError:
+            number = 0.0
+        if not 0 < number < math.inf:
+            self.fail(f"expected an amount such as 300B, 2T or 5000000, got {value!r}", param, ctx)
         return number
 
 

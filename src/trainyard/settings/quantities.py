@@ -11,7 +11,7 @@ _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct",
 
 
 def duration(seconds: float | None) -> str:
-    """Return `6.2 ms`, `420 ms`, `41.3 s`, `2 min 05 s`, `3 h 20 min`; a dash for None and what is not finite."""
+    """Return `6.2 ms`, `41.3 s`, `2 min 05 s`, `3 h 20 min`, `12.5 days`; a dash for None and what is not finite."""
     if seconds is None or not math.isfinite(seconds * 1000):
         return "–"
     milliseconds = seconds * 1000
@@ -25,6 +25,8 @@ def duration(seconds: float | None) -> str:
     if minutes < 60:
         return f"{minutes} min {rest:02} s"
     hours, minutes = divmod(minutes, 60)
+    if hours >= 72:
+        return f"{seconds / 86400:,.1f} days"
     return f"{hours} h {minutes:02} min"
 
 

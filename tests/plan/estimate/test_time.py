@@ -6,6 +6,9 @@ import statistics
 from dataclasses import replace
 
 import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from published_trainings import median_time_error, published_trainings, timed_trainings
 from trainyard.catalogue.gpus import find_gpu
@@ -23,7 +26,8 @@ from trainyard.plan.estimate.step_time import (
     hierarchical_seconds,
     ring_seconds,
 )
-from trainyard.plan.estimate.training import Machines, TrainingShape, machines_of_gpu
+from trainyard.plan.estimate.training import Adapters, Machines, TrainingShape, machines_of_gpu
+from trainyard.steps.training.observing.flops import flops_of_transformer
 
 
 def _training(**settings: object) -> TrainingShape:
@@ -39,6 +43,24 @@ def _seconds(training: TrainingShape) -> float:
     time = estimate(training).time
     assert time is not None
     return time.total
+
+
+@pytest.mark.parametrize("is_adapted", [False, True])
+def test_mfu_counts_what_a_run_of_the_training_counts(is_adapted: bool) -> None:
+    """A run leaves out embeddings and counts norms and biases, which are less than a thousandth of GPT-2."""
+    model = find_architecture("gpt2")
+    with torch.device("meta"):
+        run = AutoModelForCausalLM.from_config(AutoConfig.for_model("gpt2"))
+    if is_adapted:
+        run = get_peft_model(run, LoraConfig(r=8, target_modules="all-linear"))
+    of_run = flops_of_transformer(run)
+    assert of_run is not None
+    adapters = Adapters(8) if is_adapted else None
+    training = TrainingShape(model, _machines(1), "ddp", 4, 2, 1024, adapters=adapters)
+    found = estimate(training)
+    assert found.time is not None
+    flops_of_step = 8 * (of_run.per_token * 1024 + of_run.per_pair * 1024**2)
+    assert found.mfu == pytest.approx(flops_of_step / found.time.total / 312e12, rel=2e-3)
 
 
 @pytest.mark.parametrize("gpu", ["A100-SXM-80GB", "V100-SXM-32GB"])

@@ -102,6 +102,24 @@ def forward_flops(training: TrainingShape) -> tuple[float, float, float]:
     return matrices, attention, 2.0 * tokens * shape.embedding_parameters
 
 
+def model_flops(training: TrainingShape) -> float | None:
+    """Return the FLOPs of one micro-batch that count for MFU, by the definition of `steps/training/observing/flops.py`.
+
+    The backward pass has two products for each of the forward's, of frozen weights one. Attention counts whole, and
+    nothing that is computed again. None for adapters of an image classifier, whose attention is not told apart.
+    """
+    model, adapters = training.architecture, training.adapters
+    if isinstance(model, ImageModel):
+        products = sum(product.flops for part in model.parts for product in part.products)
+        return None if adapters else 3 * training.micro_batch_size * products
+    tokens, layers = training.tokens_per_micro_batch, model.layers
+    weights = 2.0 * tokens * (layers * model.layer_matrix_parameters + model.embedding_parameters)
+    attention = 4.0 * tokens * training.sequence_length * model.query_width * layers
+    if adapters is None:
+        return 3 * (weights + attention)
+    return 2 * weights + 3 * (attention + 2.0 * tokens * adapters.parameters(model))
+
+
 @dataclass(frozen=True)
 class _Forward:
     """Seconds of one micro-batch's forward pass, by what they are for. `loss` is of both passes."""

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from trainyard.errors import UsageError
 from trainyard.plan.estimate import ENGINES
-from trainyard.plan.estimate.compute import curve_for
+from trainyard.plan.estimate.compute import curve_for, model_flops
 from trainyard.plan.estimate.memory import RUNTIME_BYTES, Memory, main_memory_bytes, memory_of
-from trainyard.plan.estimate.money import Money, money_of, usd_per_billion
+from trainyard.plan.estimate.money import Money, WholeTraining, money_of, usd_per_billion, whole_training_of
 from trainyard.plan.estimate.step_time import StepTime, samples_per_second_per_gpu, step_time_of
 from trainyard.plan.estimate.training import TrainingShape, engines_that_train
 
@@ -94,6 +95,17 @@ class Estimate:
         return None if each is None else each * self.training.machines.world_size
 
     @property
+    def mfu(self) -> float | None:
+        """Model FLOPs utilisation: of the peak in the precision that matrices are multiplied in."""
+        flops, peak = (
+            model_flops(self.training),
+            self.training.machines.gpu.peak_tflops(self.training.product_precision),
+        )
+        if self.time is None or flops is None or peak is None:
+            return None
+        return flops * self.training.accumulation_steps / self.time.total / (peak * 1e12)
+
+    @property
     def usd_per_billion_tokens(self) -> float | None:
         """The price of a billion tokens on demand; None for images."""
         return self._usd_per_billion(self.tokens_per_second)
@@ -102,6 +114,13 @@ class Estimate:
     def usd_per_billion_samples(self) -> float | None:
         """The price of a billion rows or images on demand."""
         return self._usd_per_billion(self.samples_per_second)
+
+    def whole_training(self, samples: float) -> WholeTraining | None:
+        """Return what a training of so many rows or images takes; None where the time of a step is not known."""
+        if self.time is None:
+            return None
+        steps = math.ceil(samples / self.training.global_batch_size)
+        return whole_training_of(self.money, steps, steps * self.time.total)
 
     def _usd_per_billion(self, rate: float | None) -> float | None:
         price = self.money.on_demand

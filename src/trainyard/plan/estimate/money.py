@@ -55,6 +55,33 @@ class Money:
     preemptions: Preemptions
 
 
+@dataclass(frozen=True)
+class WholeTraining:
+    """How long all steps of a training take, and what they cost in US dollars; None where there is no price.
+
+    On spot machines they take longer, by what preemptions lose; None too where nothing is left between these.
+    """
+
+    steps: int
+    seconds: float
+    on_demand_usd: float | None
+    spot_seconds: float | None
+    spot_usd: float | None
+
+
+def whole_training_of(money: Money, steps: int, seconds: float) -> WholeTraining:
+    """Return what so many steps cost, which take so many seconds without a preemption."""
+    useful = 1 - money.preemptions.lost_share
+    spot_seconds = seconds / useful if money.spot and useful > 0 else None
+    return WholeTraining(
+        steps,
+        seconds,
+        on_demand_usd=money.on_demand.usd_per_hour * seconds / 3600 if money.on_demand else None,
+        spot_seconds=spot_seconds,
+        spot_usd=money.spot.usd_per_hour * spot_seconds / 3600 if money.spot and spot_seconds is not None else None,
+    )
+
+
 def on_demand_price(sku: Sku | None, nodes: int) -> Price | None:
     """Return the newest on-demand price of so many nodes; None without a size, or without a price of it."""
     newest = sku.newest_on_demand_price if sku else None

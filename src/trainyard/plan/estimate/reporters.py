@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from trainyard import printing
+from trainyard.plan import markdown
 from trainyard.plan.estimate.estimator import Estimate, memory_by_engine, scaling_curve, settings_that_fit
 from trainyard.plan.estimate.image_models import ImageModel
-from trainyard.plan.estimate.money import Price
+from trainyard.plan.estimate.money import Price, WholeTraining
 from trainyard.plan.estimate.search import Found
 from trainyard.plan.estimate.training import TrainingShape, engines_that_train
 from trainyard.settings.quantities import count, counted, duration, percentage
@@ -21,8 +22,8 @@ _NO_SPOT = "the catalogue has no spot price of this size"
 _MOST_FOUND = 5
 
 
-def as_text(found: Estimate) -> str:
-    """Return an estimate on one screen."""
+def as_text(found: Estimate, samples: float | None = None) -> str:
+    """Return an estimate on one screen; with a whole training of so many rows or images where they are known."""
     training = found.training
     facts = [
         ("model", model_text(training)),
@@ -30,6 +31,7 @@ def as_text(found: Estimate) -> str:
         ("settings", settings_text(training)),
         ("batch", _batch_text(training)),
         *estimate_facts(found),
+        *_whole_training_facts(found, samples),
     ]
     possible = engines_that_train(training.adapters)
     if training.engine not in possible:
@@ -130,9 +132,53 @@ def search_as_text(found: Found) -> str:
     return "\n\n".join(blocks)
 
 
-def as_json(found: Estimate) -> str:
+def what_if_as_text(found: Sequence[Estimate], samples: float | None) -> str:
+    """Return a table of machines and engines, with how long a training of so many rows or images takes on each."""
+    return "\n".join(printing.table(_what_if_rows(found, samples)))
+
+
+def what_if_as_markdown(found: Sequence[Estimate], samples: float | None) -> str:
+    """Return the same as a table of Markdown."""
+    header, *rows = _what_if_rows(found, samples)
+    return "\n".join(markdown.table(header, rows))
+
+
+def what_if_as_json(found: Sequence[Estimate], samples: float | None) -> str:
+    """Return the same as a list of jobs as in a plan."""
+    jobs = [job_as_json(each, samples) for each in found]
+    return printing.json_text({"format": PLAN_FORMAT, "what_if": jobs})
+
+
+def _what_if_rows(found: Sequence[Estimate], samples: float | None) -> list[tuple[str, ...]]:
+    header = ("machines", "settings", "micro-batch", "a GPU", "MFU", "$/h", "takes", "$", "spot takes", "spot $")
+    rows: list[tuple[str, ...]] = [header]
+    for each in found:
+        price = each.money.on_demand
+        whole = each.whole_training(samples) if samples is not None else None
+        rows.append(
+            (
+                machines_text(each.training),
+                settings_text(each.training),
+                str(each.training.micro_batch_size),
+                gigabytes(each.memory.total),
+                percentage(each.mfu),
+                f"{price.usd_per_hour:,.2f}" if price else "-",
+                duration(whole.seconds) if whole else "-",
+                _usd(whole.on_demand_usd if whole else None),
+                duration(whole.spot_seconds) if whole and whole.spot_seconds is not None else "-",
+                _usd(whole.spot_usd if whole else None),
+            )
+        )
+    return rows
+
+
+def _usd(usd: float | None) -> str:
+    return "-" if usd is None else f"{usd:,.0f}"
+
+
+def as_json(found: Estimate, samples: float | None = None) -> str:
     """Return an estimate as the plan of one job called `train`."""
-    return printing.json_text({"format": PLAN_FORMAT, "jobs": {"train": job_as_json(found)}})
+    return printing.json_text({"format": PLAN_FORMAT, "jobs": {"train": job_as_json(found, samples)}})
 
 
 def search_as_json(found: Found) -> str:
@@ -141,10 +187,11 @@ def search_as_json(found: Found) -> str:
     return printing.json_text({"format": PLAN_FORMAT, **best})
 
 
-def job_as_json(found: Estimate) -> dict[str, Any]:
+def job_as_json(found: Estimate, samples: float | None = None) -> dict[str, Any]:
     """Return one job of a plan as JSON: bytes, seconds and US dollars; null with a `reason` for what is unknown."""
     training = found.training
     machines = training.machines
+    whole = found.whole_training(samples) if samples is not None else None
     return {
         "model": training.architecture.name,
         "parameters": training.architecture.parameters,
@@ -163,8 +210,8 @@ def job_as_json(found: Estimate) -> dict[str, Any]:
         "sequence_length": None if training.is_of_images else training.sequence_length,
         "loss_chunk_tokens": training.loss_chunk_tokens,
         "memory": memory_as_json(found),
-        "time": time_as_json(found),
-        "money": _money_as_json(found),
+        "time": {**time_as_json(found), **_whole_training_as_json(whole)},
+        "money": _money_as_json(found, whole),
     }
 
 
@@ -193,6 +240,7 @@ def time_as_json(found: Estimate | None, reason: str = "") -> dict[str, Any]:
         "step_seconds": time.total,
         "tokens_per_second_per_gpu": found.tokens_per_second_per_gpu,
         "samples_per_second_per_gpu": found.samples_per_second_per_gpu,
+        "mfu": found.mfu,
         "parts": {name: seconds for name, seconds in vars(time).items() if name != "communication"},
         "communication_seconds": time.communication,
         "scaling": {str(nodes): share for nodes, share in scaling_curve(found.training)},
@@ -202,16 +250,25 @@ def time_as_json(found: Estimate | None, reason: str = "") -> dict[str, Any]:
     return document
 
 
-def _money_as_json(found: Estimate) -> dict[str, Any]:
-    """Return prices of the machines: how long a training takes is not known without a pipeline."""
+def _whole_training_as_json(whole: WholeTraining | None) -> dict[str, Any]:
+    if whole is None:
+        return {}
+    return {"steps": whole.steps, "training_seconds": whole.seconds, "spot_training_seconds": whole.spot_seconds}
+
+
+def _money_as_json(found: Estimate, whole: WholeTraining | None) -> dict[str, Any]:
+    """Return prices of the machines, and of the whole training where its length is known."""
     on_demand, spot = found.money.on_demand, found.money.spot
     has_price = on_demand is not None or spot is not None
     reasons = {
         _NO_SIZE: found.training.machines.sku is None,
-        _NO_STEPS: has_price,
+        _NO_STEPS: has_price and whole is None,
         _NO_SPOT: has_price and spot is None,
     }
-    return with_reasons(money_fields(on_demand, spot, found), *(reason for reason in reasons if reasons[reason]))
+    fields = money_fields(on_demand, spot, found)
+    if whole is not None:
+        fields |= {"on_demand_usd": whole.on_demand_usd, "spot_usd": whole.spot_usd}
+    return with_reasons(fields, *(reason for reason in reasons if reasons[reason]))
 
 
 def with_reasons(document: dict[str, Any], *reasons: str) -> dict[str, Any]:
@@ -284,7 +341,8 @@ def _time_facts(found: Estimate) -> list[tuple[str, str]]:
         f"forward {duration(time.forward)}, backward {duration(time.backward)}, optimizer {duration(time.optimizer)}, "
         f"exchange {duration(time.communication)} of which {duration(time.exposed_communication)} is not hidden"
     )
-    facts = [("time", f"{duration(time.total)} a step, {count(rate)} {unit} a second and GPU"), ("", parts)]
+    mfu = f", MFU {percentage(found.mfu)}" if found.mfu is not None else ""
+    facts = [("time", f"{duration(time.total)} a step, {count(rate)} {unit} a second and GPU{mfu}"), ("", parts)]
     return [*facts, ("", found.time_reason)] if found.time_reason else facts
 
 
@@ -304,6 +362,23 @@ def _money_facts(found: Estimate) -> list[tuple[str, str]]:
         ("spot", f"{_price(money.spot)}, {percentage(lost)} lost to a preemption every {duration(between)}"),
         ("", f"best interval between checkpoints: {duration(money.preemptions.checkpoint_interval_seconds)}"),
     ]
+
+
+def _whole_training_facts(found: Estimate, samples: float | None) -> list[tuple[str, str]]:
+    whole = found.whole_training(samples) if samples is not None else None
+    if whole is None:
+        return []
+    facts = [
+        ("training", f"{counted(whole.steps, 'step')} in {duration(whole.seconds)}{_dollars(whole.on_demand_usd)}")
+    ]
+    if whole.spot_seconds is not None:
+        text = f"on spot {duration(whole.spot_seconds)} with preemptions{_dollars(whole.spot_usd)}"
+        facts.append(("", text))
+    return facts
+
+
+def _dollars(usd: float | None) -> str:
+    return f", ${usd:,.2f}" if usd is not None else ""
 
 
 def _price(price: Price) -> str:

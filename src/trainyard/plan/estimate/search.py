@@ -43,14 +43,33 @@ def search(wanted: TrainingShape, machines: Iterable[Machines]) -> Found:
     fastest: list[Estimate] = []
     cheapest: list[Estimate] = []
     for each in machines:
-        if each.gpu.peak_tflops(wanted.product_precision) is None:
-            continue
-        estimates = map(estimate, search_settings(replace(wanted, machines=each)))
-        timed = [found for found in estimates if found.verdict == "fits" and found.samples_per_second is not None]
+        timed = _timed(wanted, each)
         priced = [found for found in timed if found.usd_per_billion_samples is not None]
         fastest += sorted(timed, key=_slowness)[:1]
         cheapest += sorted(priced, key=_price)[:1]
     return Found(tuple(sorted(fastest, key=_slowness)), tuple(sorted(cheapest, key=_price)))
+
+
+def what_if(wanted: TrainingShape, machines: Iterable[Machines]) -> list[Estimate]:
+    """Return the fastest settings that surely fit of every engine on each of some machines, in their order.
+
+    Machines that lack the precision, or whose time is unknown, are left out.
+    """
+    found: list[Estimate] = []
+    for each in machines:
+        fastest: dict[str, Estimate] = {}
+        for candidate in sorted(_timed(wanted, each), key=_slowness):
+            fastest.setdefault(candidate.training.engine, candidate)
+        found += fastest.values()
+    return found
+
+
+def _timed(wanted: TrainingShape, machines: Machines) -> list[Estimate]:
+    """Return what surely fits on some machines, and takes a time that is known; nothing if they lack the precision."""
+    if machines.gpu.peak_tflops(wanted.product_precision) is None:
+        return []
+    estimates = map(estimate, search_settings(replace(wanted, machines=machines)))
+    return [found for found in estimates if found.verdict == "fits" and found.samples_per_second is not None]
 
 
 def _slowness(found: Estimate) -> float:
