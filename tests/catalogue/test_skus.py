@@ -71,8 +71,9 @@ def test_the_newest_price_counts() -> None:
     ("retired", "successor"),
     [
         ("Standard_NC24", "Standard_NC64as_T4_v3"),
-        ("Standard_NC24rs_v3", "Standard_NC64as_T4_v3"),
         ("Standard_NC6", "Standard_NC4as_T4_v3"),
+        ("Standard_NC6s_v3", "Standard_NC24ads_A100_v4"),
+        ("Standard_NC24rs_v3", "Standard_NC96ads_A100_v4"),
         ("Standard_NC12s_v3", "Standard_NC48ads_A100_v4"),
         ("Standard_ND24rs", "Standard_NC96ads_A100_v4"),
         ("Standard_HC44rs", "Standard_HB120rs_v3"),

@@ -100,6 +100,20 @@ def test_a_wrong_length_of_training_says_what_is_expected(trainyard: Run, flags:
     assert message in outcome.stderr
 
 
+def test_a_retired_size_is_named_with_what_replaces_it(trainyard: Run) -> None:
+    outcome = trainyard("estimate", "--model", "gpt2", "--sku", "Standard_NC6s_v3")
+    assert (
+        "note        Standard_NC6s_v3 was retired on 2025-09-30; closest current sizes: Standard_NC24ads_A100_v4"
+        in (outcome.stdout)
+    )
+
+
+def test_memory_is_what_a_gpu_has_for_programs(trainyard: Run) -> None:
+    """A GB200 is sold with 192 GB, of which 186 are there for programs."""
+    outcome = trainyard("estimate", "--model", "llama-3.1-8b", "--sku", "Standard_ND128isr_NDR_GB200_v6")
+    assert "of 198.2 GB a GPU: fits" in outcome.stdout
+
+
 def test_json_has_the_fields_of_a_plan(trainyard: Run) -> None:
     outcome = trainyard("estimate", "--model", "gpt2-xl", *H100, "--engine", "zero2", "--format", "json")
     document = json.loads(outcome.stdout)

@@ -21,7 +21,8 @@ _SOCKET = re.compile(r"sxm\d")
 class Gpu:
     """One kind of GPU. Dense peak rates are in TFLOP/s, None where the hardware lacks the type.
 
-    `link_gbyte_per_second` is what a GPU sends to the others of its machine, in one direction.
+    `link_gbyte_per_second` is what a GPU sends to the others of its machine, in one direction;
+    `bridge_gbyte_per_second` what one of a pair with an NVLink bridge sends to the other.
     `network_gbit_per_second_per_gpu` and `gpus_per_node` are those of the machines it is usually in: Azure's ND and NC
     sizes, or DGX; the network is None where no source states one. `flash_attention` says whether a fused attention
     kernel runs on it; without one, the scores are written to memory. `source` are one or more addresses that together
@@ -40,6 +41,7 @@ class Gpu:
     memory_gbyte_per_second: float
     link: str
     link_gbyte_per_second: float
+    bridge_gbyte_per_second: float | None
     network_gbit_per_second_per_gpu: float | None
     gpus_per_node: int
     flash_attention: bool

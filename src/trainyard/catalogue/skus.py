@@ -171,7 +171,8 @@ def closest_current(sku: Sku, most: int = 3) -> tuple[Sku, ...]:
     """Return the current sizes that can replace another, best first.
 
     What counts, in this order: that the same images run; as many GPUs; whole GPUs where it has whole ones; the same
-    family (what Azure made it for) and kind of network; enough memory of much the same size; as many processors.
+    family (what Azure made it for) and kind of network; no slower GPUs; enough memory of much the same size; as many
+    processors.
     """
 
     def distance(other: Sku) -> tuple[Any, ...]:
@@ -182,6 +183,7 @@ def closest_current(sku: Sku, most: int = 3) -> tuple[Sku, ...]:
             other.gpu_fraction != sku.gpu_fraction,
             other.family != sku.family,
             other.rdma != sku.rdma,
+            (other.fp16_dense_tflops_each or 0) < (sku.fp16_dense_tflops_each or 0),
             (other.gpu_memory_gb_each or 0) < (sku.gpu_memory_gb_each or 0),
             abs((other.gpu_memory_gb_each or 0) - (sku.gpu_memory_gb_each or 0)),
             abs(other.vcpus - sku.vcpus),
@@ -189,6 +191,17 @@ def closest_current(sku: Sku, most: int = 3) -> tuple[Sku, ...]:
 
     candidates = [other for other in all_skus() if other.is_current and other is not sku]
     return tuple(sorted(candidates, key=distance)[:most])
+
+
+def retirement_of(sku: Sku) -> str:
+    """Return what to know before using a size that is retired, or about to be; empty for a current one."""
+    if sku.is_retired:
+        instead = ", ".join(other.name for other in closest_current(sku))
+        return f"{sku.name} was retired on {sku.retirement_date}; closest current sizes: {instead}"
+    if sku.is_current:
+        return ""
+    when = f" on {sku.retirement_date}" if sku.retirement_date else ""
+    return f"{sku.name} is about to be retired{when} ({sku.status})"
 
 
 def _plain(name: str) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from trainyard import printing
-from trainyard.catalogue.skus import Sku, UnknownSku, closest_current, find_sku
+from trainyard.catalogue.skus import Sku, UnknownSku, find_sku, retirement_of
 from trainyard.errors import UsageError
 from trainyard.plan.estimate.architectures import Architecture
 from trainyard.plan.estimate.estimator import Estimate, estimate
@@ -185,12 +185,8 @@ def _findings(
         advice = f"; give its size as --sku, or in {declared}" if compute and compute != "serverless" else ""
         findings.append(f"unknown machine {where}: no figures for GPUs and prices{advice}")
         return findings
-    if sku.is_retired:
-        instead = ", ".join(other.name for other in closest_current(sku))
-        findings.append(f"{sku.name} was retired on {sku.retirement_date}; closest current sizes: {instead}")
-    elif not sku.is_current:
-        when = f" on {sku.retirement_date}" if sku.retirement_date else ""
-        findings.append(f"{sku.name} is about to be retired{when} ({sku.status})")
+    if retirement := retirement_of(sku):
+        findings.append(retirement)
     distribution = job.job.effective_distribution
     if distribution is not None and not distribution.has_process_per_gpu:
         if processes.parameter_servers and sku.gpu_count > 1:

@@ -12,6 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from published_trainings import median_time_error, published_trainings, timed_trainings
 from trainyard.catalogue.gpus import find_gpu
+from trainyard.catalogue.skus import find_sku
 from trainyard.errors import UsageError
 from trainyard.plan.estimate.architectures import find_architecture
 from trainyard.plan.estimate.estimator import estimate, on_nodes, scaling_curve
@@ -26,7 +27,7 @@ from trainyard.plan.estimate.step_time import (
     hierarchical_seconds,
     ring_seconds,
 )
-from trainyard.plan.estimate.training import Adapters, Machines, TrainingShape, machines_of_gpu
+from trainyard.plan.estimate.training import Adapters, Machines, TrainingShape, machines_of_gpu, machines_of_sku
 from trainyard.steps.training.observing.flops import flops_of_transformer
 
 
@@ -43,6 +44,18 @@ def _seconds(training: TrainingShape) -> float:
     time = estimate(training).time
     assert time is not None
     return time.total
+
+
+@pytest.mark.parametrize("name", ["Standard_NC48ads_A100_v4", "Standard_NC80adis_H100_v5", "Standard_NC96ads_A100_v4"])
+def test_an_all_reduce_within_a_machine_is_as_fast_as_azures_health_check_expects(name: str) -> None:
+    """The floors say whether two GPUs have a bridge, or four talk over PCIe; of a bridge four fifths are reached."""
+    size = find_sku(name)
+    floor = size.health_check_allreduce_gbyte_per_second
+    assert floor is not None
+    sent = 1e10
+    ranks = size.gpu_count
+    bus_rate = 2 * (ranks - 1) / ranks * sent / all_reduce_seconds(sent, machines_of_sku(size, 1)) / 1e9
+    assert floor <= bus_rate <= 1.3 * floor
 
 
 @pytest.mark.parametrize("is_adapted", [False, True])

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from trainyard import printing
+from trainyard.catalogue.skus import retirement_of
 from trainyard.plan import markdown
 from trainyard.plan.estimate.estimator import Estimate, memory_by_engine, scaling_curve, settings_that_fit
 from trainyard.plan.estimate.image_models import ImageModel
@@ -37,6 +38,8 @@ def as_text(found: Estimate, samples: float | None = None) -> str:
     if training.engine not in possible:
         note = f"other software can, but Trainyard trains these adapters with {' or '.join(possible)} only"
         facts.insert(0, ("note", note))
+    if training.machines.sku and (retirement := retirement_of(training.machines.sku)):
+        facts.insert(0, ("note", retirement))
     return "\n".join(printing.facts(facts, 12, indent=0))
 
 

@@ -130,7 +130,7 @@ def hierarchical_seconds(size: float, machines: Machines) -> float:
     if machines.world_size == 1 or not size:
         return 0.0
     per_node, nodes = machines.gpus_per_node, machines.nodes
-    within = (per_node - 1) / per_node * size / (machines.gpu.link_gbyte_per_second * 1e9 * LINK_EFFICIENCY)
+    within = (per_node - 1) / per_node * size / (machines.link_gbyte_per_second * 1e9 * LINK_EFFICIENCY)
     latency = BASE_LATENCY + (per_node - 1) * LINK_LATENCY
     if nodes == 1:
         return latency + within
@@ -160,7 +160,7 @@ def between_replicas_seconds(size: float, replica: Machines, machines: Machines)
     if replicas == 1:
         return 0.0
     if machines.nodes == 1:
-        rate, latency = machines.gpu.link_gbyte_per_second, LINK_LATENCY
+        rate, latency = machines.link_gbyte_per_second, LINK_LATENCY
     else:
         rate, latency = machines.network_gbyte_per_second / machines.gpus_per_node, NETWORK_LATENCY
     sent = 2 * size / (rate * 1e9 * LINK_EFFICIENCY)
@@ -171,6 +171,6 @@ def between_replicas_seconds(size: float, replica: Machines, machines: Machines)
 
 def _rate(machines: Machines) -> float:
     """Return the bytes a second of a ring over all GPUs."""
-    link = machines.gpu.link_gbyte_per_second if machines.gpus_per_node > 1 else float("inf")
+    link = machines.link_gbyte_per_second if machines.gpus_per_node > 1 else float("inf")
     network = machines.network_gbyte_per_second if machines.nodes > 1 else float("inf")
     return min(link, network) * 1e9 * LINK_EFFICIENCY
