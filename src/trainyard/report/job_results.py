@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 from trainyard.settings.files import is_file_within, read_regular
 from trainyard.settings.quantities import EVALUATION_COUNTS, EVALUATION_FORMAT, as_text, counted
 from trainyard.settings.run_record import JobRecord
+from trainyard.settings.typed_json import read_dataclass
 
 Parsed = TypeVar("Parsed")
 
@@ -49,14 +50,14 @@ class Metrics:
 class TrainingSettings:
     """The settings that a training ran with."""
 
-    step: str
     settings: dict[str, Any]
     world_size: int
     micro_batch_size: int
     accumulation_steps: int
     global_batch_size: int
-    model_parameters: int | None
-    versions: dict[str, str]
+    step: str = ""
+    model_parameters: int | None = None
+    versions: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -64,10 +65,10 @@ class ClassFigures:
     """How well one class was recognized; a share is None if its denominator was 0."""
 
     name: str
-    precision: float | None
-    recall: float | None
-    f1: float | None
     support: int
+    precision: float | None = None
+    recall: float | None = None
+    f1: float | None = None
 
 
 @dataclass(frozen=True)
@@ -152,7 +153,13 @@ def read_job_results(output_folders: Mapping[str, Path]) -> JobResults:
     notes: list[str] = []
     return JobResults(
         metrics=_metrics(folders, notes),
-        settings=_document(folders, "settings.json", "trainyard.settings/1", _training_settings, notes),
+        settings=_document(
+            folders,
+            "settings.json",
+            "trainyard.settings/1",
+            lambda document: read_dataclass(TrainingSettings, document, "settings"),
+            notes,
+        ),
         evaluation=_document(folders, "evaluation.json", EVALUATION_FORMAT, _evaluation, notes),
         confusion_matrix=_document(
             folders, "confusion_matrix.json", "trainyard.confusion_matrix/1", _confusion_matrix, notes
@@ -189,42 +196,11 @@ def _document(
     return None
 
 
-def _training_settings(document: dict[str, Any]) -> TrainingSettings:
-    return TrainingSettings(
-        step=str(document.get("step", "")),
-        settings=dict(document["settings"]),
-        world_size=int(document["world_size"]),
-        micro_batch_size=int(document["micro_batch_size"]),
-        accumulation_steps=int(document["accumulation_steps"]),
-        global_batch_size=int(document["global_batch_size"]),
-        model_parameters=document.get("model_parameters"),
-        versions={name: str(version) for name, version in dict(document.get("versions") or {}).items()},
-    )
-
-
 def _evaluation(document: dict[str, Any]) -> Evaluation:
-    sample = document.get("sample")
-    return Evaluation(
-        split=str(document["split"]),
-        samples=int(document["samples"]),
-        figures={
-            name: number
-            for name, value in document.items()
-            if name not in EVALUATION_COUNTS and (number := _number(value)) is not None
-        },
-        classes=tuple(
-            ClassFigures(
-                name=str(row["name"]),
-                precision=_number(row.get("precision")),
-                recall=_number(row.get("recall")),
-                f1=_number(row.get("f1")),
-                support=int(row["support"]),
-            )
-            for row in document.get("classes") or ()
-        ),
-        tokens=int(document["tokens"]) if "tokens" in document else None,
-        generated=GeneratedText(str(sample["prompt"]), str(sample["text"])) if sample else None,
-    )
+    others = {name: _number(value) for name, value in document.items() if name not in EVALUATION_COUNTS}
+    figures = {name: number for name, number in others.items() if number is not None}
+    found = read_dataclass(Evaluation, {**document, "figures": None, "generated": document.get("sample")}, "evaluation")
+    return replace(found, figures=figures)
 
 
 def _confusion_matrix(document: dict[str, Any]) -> ConfusionMatrix:
