@@ -37,7 +37,8 @@ class Related(NamedTuple):
 class Diagnostic(NamedTuple):
     """One finding: where, which rule, what is wrong in one line, and (hint) what to do about it.
 
-    `replacement` is what to write in place of what the span covers, where that is safe to do unasked.
+    `replacement` is what to write in place of what the span covers, where that is safe to do unasked. An error of a
+    rule that is let pass does not stop a run.
     """
 
     span: Span
@@ -47,6 +48,7 @@ class Diagnostic(NamedTuple):
     hint: str = ""
     related: tuple[Related, ...] = ()
     replacement: str | None = None
+    stops_a_run: bool = True
 
 
 class SpecError(ValueError):

@@ -76,6 +76,9 @@ class Rule(NamedTuple):
     local_run_only: bool = False
     """Stops `trainyard run`, but is not a mistake in the YAML: `trainyard lint` does not report it."""
 
+    is_let_pass: bool = False
+    """Errors are only reported by `trainyard run`: Azure ML takes them, or the job's own program decides."""
+
     def explained(self, *, summary: str, why: str, example: str = "") -> Rule:
         """Return the rule with its texts; `example` is in the form of an Example."""
         return self._replace(summary=summary, why=why, example=Example(example) if example else None)
@@ -90,4 +93,5 @@ class Rule(NamedTuple):
         severity: Severity | None = None,
     ) -> Diagnostic:
         """Return a finding of this rule, with the rule's severity unless another one is given."""
-        return Diagnostic(span, self.id, message, severity or self.severity, hint, tuple(related), replacement)
+        severity, stops_a_run = severity or self.severity, not self.is_let_pass
+        return Diagnostic(span, self.id, message, severity, hint, tuple(related), replacement, stops_a_run)

@@ -63,7 +63,7 @@ jobs:
 ‹  ⇒›environment: azureml:torch:3
 """,
 )
-DUPLICATE_KEY = Rule("AML007", "duplicate-key", "error").explained(
+DUPLICATE_KEY = Rule("AML007", "duplicate-key", "error", is_let_pass=True).explained(
     summary="A key appears twice; the last one silently wins.",
     why="A whole job can disappear this way: Azure ML's client keeps the second one and drops the first.",
     example="""\
@@ -127,7 +127,7 @@ UNKNOWN_KIND = Rule("AML011", "unknown-kind", "error").explained(
     why="Files that do not belong to Azure ML are skipped in folders; for one named on the command line, this says "
     "that nothing in it was checked.",
 )
-UNKNOWN_KEY = Rule("AML101", "unknown-key", "error").explained(
+UNKNOWN_KEY = Rule("AML101", "unknown-key", "error", is_let_pass=True).explained(
     summary="Azure ML does not know this key, and ignores or rejects it.",
     why="In a component the key is silently dropped, and the setting keeps its default; on a job that names a "
     "component it is sent and ignored; elsewhere the client rejects the file.",
@@ -196,7 +196,7 @@ is_deterministic: false
 resources: {instance_count: ‹0⇒1›, shm_size: 16g}
 """,
 )
-IGNORED_KEY = Rule("AML107", "ignored-key", "error").explained(
+IGNORED_KEY = Rule("AML107", "ignored-key", "error", is_let_pass=True).explained(
     summary="Azure ML accepts this key and ignores it.",
     why="A component's `environment_variables` are dropped; `code`, `command` and `environment` beside a job's "
     "`component` are ignored, and the component's own are used.",
@@ -223,7 +223,7 @@ inputs:
   ‸‹Epochs⇒seed›: {type: integer, default: 0}
 """,
 )
-BAD_ASSET_NAME = Rule("AML109", "bad-asset-name", "warning").explained(
+BAD_ASSET_NAME = Rule("AML109", "bad-asset-name", "warning", is_let_pass=True).explained(
     summary="Azure ML rejects this name or version on registration.",
     why="Component names consist of lower-case letters, digits and underscores, and start with a letter. Names of "
     "experiments have letters, digits, hyphens and underscores; versions have no blanks, `/`, `:` or `@`. The name "

@@ -54,7 +54,7 @@ jobs:
     inputs:
       data: {type: uri_folder, path: "azureml:digits:1"}
 """
-UNKNOWN_SETTING = Rule("AML340", "unknown-setting", "error").explained(
+UNKNOWN_SETTING = Rule("AML340", "unknown-setting", "error", is_let_pass=True).explained(
     summary="A settings file, or overrides, have a key that the step does not have.",
     why="The step refuses it, once the machines are running and paid for. The keys are the settings of the step and of "
     "its task; data and outputs are given in the pipeline.",
@@ -67,7 +67,7 @@ task: image_classification
 """
     + _TRAIN,
 )
-REFUSED_SETTING = Rule("AML341", "refused-setting", "error").explained(
+REFUSED_SETTING = Rule("AML341", "refused-setting", "error", is_let_pass=True).explained(
     summary="A setting has a value that the step refuses: of another type, out of range, or not a choice.",
     why="The step reads a settings file, its flags and overrides by the types, limits and choices of its settings, and "
     "refuses other values, once the machines are running and paid for.",
@@ -79,13 +79,13 @@ warmup_fraction: ‹10⇒0.1›
 """
     + _TRAIN,
 )
-INVALID_OVERRIDES = Rule("AML343", "invalid-overrides", "error").explained(
+INVALID_OVERRIDES = Rule("AML343", "invalid-overrides", "error", is_let_pass=True).explained(
     summary="Overrides that are not a mapping in YAML, or that hold an apostrophe.",
     why="`overrides` are one line such as `{weight_decay: 0.1, model_overrides: {num_hidden_layers: 2}}`. The command "
     "has them between apostrophes, so texts within are quoted with double quotes.",
     example=_PIPELINE + "      overrides: ‸'{epochs: 3‹⇒}›'\n" + _TRAIN,
 )
-SETTINGS_NOT_FOUND = Rule("AML344", "settings-not-found", "error").explained(
+SETTINGS_NOT_FOUND = Rule("AML344", "settings-not-found", "error", is_let_pass=True).explained(
     summary="The settings file of a job does not exist.",
     why="It is uploaded with the job, so it has to be there when the job is submitted.",
     example=_PIPELINE

@@ -34,7 +34,7 @@ from trainyard.spec.step_settings import (
     WrittenSettings,
 )
 
-BATCH_DOES_NOT_DIVIDE = Rule("AML319", "batch-does-not-divide", "error").explained(
+BATCH_DOES_NOT_DIVIDE = Rule("AML319", "batch-does-not-divide", "error", is_let_pass=True).explained(
     summary="A global batch size is not a multiple of micro-batch size × processes.",
     why="micro_batch_size × accumulation steps × processes = global_batch_size. The training step refuses sizes that "
     "do not multiply out, once the machines are running and paid for.",
@@ -60,7 +60,7 @@ distribution: {type: pytorch, process_count_per_instance: 8}
 resources: {instance_count: 2, shm_size: 64g}
 """,
 )
-SETTINGS_NOT_JSON = Rule("AML320", "settings-not-json", "error").explained(
+SETTINGS_NOT_JSON = Rule("AML320", "settings-not-json", "error", is_let_pass=True).explained(
     summary="A model's settings are not a JSON object.",
     why="The training step reads `model_overrides` as JSON, and refuses anything else.",
     example="""\
@@ -79,7 +79,7 @@ inputs:
   model_overrides: {type: string}
 """,
 )
-UNKNOWN_MODEL_TYPE = Rule("AML323", "unknown-model-type", "error").explained(
+UNKNOWN_MODEL_TYPE = Rule("AML323", "unknown-model-type", "error", is_let_pass=True).explained(
     summary="A model type that transformers does not have for the task.",
     why="The training step makes the model of this type, and refuses one that its transformers does not know, once the "
     "machines are running and paid for. The types are compared with those of the version that the message names; "
@@ -101,7 +101,7 @@ inputs:
   model_type: {type: string}
 """,
 )
-UNKNOWN_MODEL_SETTING = Rule("AML324", "unknown-model-setting", "error").explained(
+UNKNOWN_MODEL_SETTING = Rule("AML324", "unknown-model-setting", "error", is_let_pass=True).explained(
     summary="A setting in `model_overrides` that the model type does not have.",
     why="transformers takes any name, so a mistyped one would change nothing; the training step refuses it, once the "
     "machines are running and paid for.",
@@ -128,7 +128,7 @@ inputs:
   model_overrides: {type: string}
 """,
 )
-FORMAT_WITHOUT_SOURCE = Rule("AML325", "format-without-source", "error").explained(
+FORMAT_WITHOUT_SOURCE = Rule("AML325", "format-without-source", "error", is_let_pass=True).explained(
     summary="Images of a format without the folder that holds them, or a folder for the built-in digits.",
     why="prepare_images reads its `source`, a folder of this `format`; only the digits come with scikit-learn. It "
     "refuses a format without a source, and a source that it would not read.",
@@ -149,7 +149,7 @@ inputs:
   source: {type: uri_folder, optional: true}
 """,
 )
-DATA_WEIGHTS = Rule("AML326", "data-weights", "error").explained(
+DATA_WEIGHTS = Rule("AML326", "data-weights", "error", is_let_pass=True).explained(
     summary="Weights of mixed datasets that are not one positive number for each of them.",
     why="`data_weights` has a weight for each of `data`, `data_2`, `data_3` and `data_4` the job has. The training "
     "step refuses others, once the data are prepared and the machines are running and paid for.",

@@ -156,7 +156,7 @@ def _script_not_found(command: ParsedCommand, context: LintContext) -> Iterator[
         yield SCRIPT_NOT_FOUND.at(called.span(script), message, hint, replacement=only_close(script.text, names))
 
 
-SCRIPT_LEFT_OUT = Rule("AML407", "script-left-out", "error").explained(
+SCRIPT_LEFT_OUT = Rule("AML407", "script-left-out", "error", is_let_pass=True).explained(
     summary="The script, or the archive it is in, is excluded from the uploaded code by .amlignore or .gitignore.",
     why="It is in the folder but not uploaded, so the job does not find it. `.amlignore` takes precedence over "
     "`.gitignore`.",
@@ -189,7 +189,7 @@ def _script_left_out(command: ParsedCommand, context: LintContext) -> Iterator[D
         yield SCRIPT_LEFT_OUT.at(command.span(archive.start, archive.end), message, hint)
 
 
-MODULE_NOT_FOUND = Rule("AML408", "module-not-found", "error").explained(
+MODULE_NOT_FOUND = Rule("AML408", "module-not-found", "error", is_let_pass=True).explained(
     summary="The package in the code has no such module.",
     why="Only reported if the package is in the code; one that is installed in the environment cannot be checked.",
     example="""\

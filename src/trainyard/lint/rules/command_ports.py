@@ -45,7 +45,7 @@ _SECOND_DOLLAR = re.compile(r"(?<!\$)\$(?=\$\{\{)")
 _BRACKETS_WITHOUT_DOLLAR = re.compile(r"(?<!\$)\[\[(?=\s*--[A-Za-z])|\$\[(?!\[)(?=\s*--[A-Za-z])")
 
 
-LEGACY_BINDING = Rule("AML208", "legacy-binding", "error").explained(
+LEGACY_BINDING = Rule("AML208", "legacy-binding", "error", is_let_pass=True).explained(
     summary="Azure ML does not substitute this form of binding: `$inputs.x`, `{inputs.x}`, `{{inputs.x}}`.",
     why="It comes from an earlier version or from another program. The shell gets it as written: `$inputs.x` becomes "
     "`.x`. Write `${{inputs.x}}`.",

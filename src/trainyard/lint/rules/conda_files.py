@@ -49,7 +49,7 @@ class _Pin(NamedTuple):
     with_pip: bool
 
 
-PINS_CONFLICT = Rule("AML416", "pins-conflict", "error").explained(
+PINS_CONFLICT = Rule("AML416", "pins-conflict", "error", is_let_pass=True).explained(
     summary="Packages cannot be installed: together, on the environment's Python, or as they are written.",
     why="The image is built at the first job, for ten minutes, before it fails. Each torch has one torchvision, and "
     "wheels for some versions of Python.",

@@ -54,7 +54,7 @@ class _Named(NamedTuple):
     file: Path
 
 
-DEEPSPEED_CONFIG_NOT_FOUND = Rule("AML701", "deepspeed-config-not-found", "error").explained(
+DEEPSPEED_CONFIG_NOT_FOUND = Rule("AML701", "deepspeed-config-not-found", "error", is_let_pass=True).explained(
     summary="The DeepSpeed configuration does not exist.",
     why="A file named in the command is looked up in the code; one named by an input, relative to the file that sets "
     "the input.",
@@ -93,14 +93,14 @@ def _deepspeed(placement: Placement, context: LintContext) -> Iterator[Diagnosti
             yield from (each for each in _against_step(found, placement) if each.span not in places)
 
 
-DEEPSPEED_CONFIG_NOT_JSON = Rule("AML702", "deepspeed-config-not-json", "error").explained(
+DEEPSPEED_CONFIG_NOT_JSON = Rule("AML702", "deepspeed-config-not-json", "error", is_let_pass=True).explained(
     summary="The DeepSpeed configuration is not valid JSON.",
     why="DeepSpeed reads it with Python's json: no comments, no trailing commas, no duplicate keys.",
     example=_JOB + '=== src/ds.json\n{\n  "train_batch_size": 64‹,⇒›\n‸}\n',
 )
 
 
-DEEPSPEED_UNKNOWN_KEY = Rule("AML703", "deepspeed-unknown-key", "error").explained(
+DEEPSPEED_UNKNOWN_KEY = Rule("AML703", "deepspeed-unknown-key", "error", is_let_pass=True).explained(
     summary="DeepSpeed does not know this key.",
     why="At the top level DeepSpeed silently ignores it, and the setting keeps its default; in `zero_optimization`, "
     "`fp16` and `bf16` it rejects the file. According to the models of DeepSpeed 0.19.",
@@ -135,7 +135,7 @@ def _unknown_keys(document: Document) -> Iterator[Diagnostic]:
                 yield DEEPSPEED_UNKNOWN_KEY.at(entry.key.span, message, hint, replacement=meant)
 
 
-DEEPSPEED_BATCH_ARITHMETIC = Rule("AML704", "deepspeed-batch-arithmetic", "error").explained(
+DEEPSPEED_BATCH_ARITHMETIC = Rule("AML704", "deepspeed-batch-arithmetic", "error", is_let_pass=True).explained(
     summary="The batch sizes do not multiply out.",
     why="train_batch_size = train_micro_batch_size_per_gpu × gradient_accumulation_steps × world size; world size is "
     "`instance_count` × `process_count_per_instance`. DeepSpeed asserts this, after the cluster has started.",
@@ -177,7 +177,9 @@ def _count(document: Document, key: str) -> int | None:
     return node.data if node is not None and type(node.data) is int else None
 
 
-DEEPSPEED_OFFLOAD_AGAINST_STAGE = Rule("AML705", "deepspeed-offload-against-stage", "error").explained(
+DEEPSPEED_OFFLOAD_AGAINST_STAGE = Rule(
+    "AML705", "deepspeed-offload-against-stage", "error", is_let_pass=True
+).explained(
     summary="This ZeRO stage does not partition what is to be offloaded.",
     why="`offload_param` requires stage 3, `offload_optimizer` stages 1 to 3; DeepSpeed otherwise ignores them, or "
     "fails.",
@@ -209,7 +211,7 @@ def _offload(document: Document) -> Iterator[Diagnostic]:
             yield DEEPSPEED_OFFLOAD_AGAINST_STAGE.at(zero.key_span(key), message, hint, related)
 
 
-DEEPSPEED_TWO_PRECISIONS = Rule("AML706", "deepspeed-two-precisions", "error").explained(
+DEEPSPEED_TWO_PRECISIONS = Rule("AML706", "deepspeed-two-precisions", "error", is_let_pass=True).explained(
     summary="fp16 and bf16 are both enabled.",
     why="DeepSpeed fails: it trains in one of them.",
     example=_JOB
@@ -267,7 +269,7 @@ def _enabled(document: Document, *keys: str) -> Node | None:
     return next((node for node in found if node is not None and node.data is True), None)
 
 
-DEEPSPEED_WRONG_VALUE = Rule("AML708", "deepspeed-wrong-value", "error").explained(
+DEEPSPEED_WRONG_VALUE = Rule("AML708", "deepspeed-wrong-value", "error", is_let_pass=True).explained(
     summary="DeepSpeed does not accept this value.",
     why="Stages are 0 to 3, devices are none, cpu and nvme, sizes are whole numbers or, where another program fills "
     'them in, "auto".',
@@ -371,7 +373,7 @@ inputs:
   deepspeed_config: {type: uri_file}
   learning_rate: {type: number, optional: true}
 """
-DEEPSPEED_REFUSED_BY_STEP = Rule("AML709", "deepspeed-refused-by-step", "error").explained(
+DEEPSPEED_REFUSED_BY_STEP = Rule("AML709", "deepspeed-refused-by-step", "error", is_let_pass=True).explained(
     summary="train_deepspeed refuses this part of a DeepSpeed configuration.",
     why="Trainyard's step has an optimizer, schedules and checkpoints of its own, which every engine shares. What "
     "contradicts them it refuses, once the machines are running and paid for. The list is the step's own.",
@@ -384,7 +386,7 @@ DEEPSPEED_REFUSED_BY_STEP = Rule("AML709", "deepspeed-refused-by-step", "error")
 }
 """,
 )
-DEEPSPEED_AGAINST_SETTINGS = Rule("AML710", "deepspeed-against-settings", "error").explained(
+DEEPSPEED_AGAINST_SETTINGS = Rule("AML710", "deepspeed-against-settings", "error", is_let_pass=True).explained(
     summary="A DeepSpeed configuration and the job give train_deepspeed different values of one setting.",
     why="The learning rate, batch sizes, precision and others may be given by either; the step refuses two that "
     'differ, rather than train with one of them. "auto" in the configuration takes the step\'s.',

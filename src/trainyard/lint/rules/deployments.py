@@ -184,7 +184,7 @@ def _request_time(file: LintedFile, context: LintContext) -> Iterator[Diagnostic
         yield OUT_OF_BOUNDS.at(limit.span, message, f"Write {_LONGEST_REQUEST_MS} or less.", severity="warning")
 
 
-SCORING_SCRIPT = Rule("AML516", "scoring-script", "error").explained(
+SCORING_SCRIPT = Rule("AML516", "scoring-script", "error", is_let_pass=True).explained(
     summary="The scoring script of a deployment lacks `init()` or `run(data)`.",
     why="The server of models imports the script, calls `init()` once, and `run(data)` for each request or "
     "mini-batch. Azure ML's client does not look into it.",

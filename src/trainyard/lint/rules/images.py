@@ -26,7 +26,7 @@ _PLAIN_NAME = re.compile(r"(?:\./)?[\w-][\w./-]*")
 _INSTRUCTION = re.compile(r"([A-Za-z]+)(?=\s|$)")
 
 
-IMAGE_NAME = Rule("AML419", "image-name", "error").explained(
+IMAGE_NAME = Rule("AML419", "image-name", "error", is_let_pass=True).explained(
     summary="No image can have this name: capitals in its path, or a registry that is misspelt.",
     why="The client sends the name as it is, and the first job fails when the machine pulls the image. Docker takes "
     "capitals in tags and hosts only.",
@@ -73,7 +73,7 @@ class _Line(NamedTuple):
     span: Span
 
 
-DOCKERFILE = Rule("AML420", "dockerfile", "error").explained(
+DOCKERFILE = Rule("AML420", "dockerfile", "error", is_let_pass=True).explained(
     summary="A Dockerfile has an instruction that Docker does not know, or copies a file that is not in its context.",
     why="The image is built before the first job, which fails after minutes. Docker sees the folder of `build: "
     "{path: …}` and nothing else of the repository. Files are only looked for if that folder has any besides the "

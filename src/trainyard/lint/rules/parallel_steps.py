@@ -30,7 +30,7 @@ def _steps(file: LintedFile) -> Iterator[ScriptStep]:
     return (step for step in script_steps(file.document) if not step.is_spark)
 
 
-PARALLEL_ENTRY = Rule("AML506", "parallel-entry", "error").explained(
+PARALLEL_ENTRY = Rule("AML506", "parallel-entry", "error", is_let_pass=True).explained(
     summary="The entry script of a parallel step lacks `init()` or `run(mini_batch)`, or returns nothing.",
     why="The step imports the script, calls `init()` once in each process, and `run(mini_batch)` for each mini-batch. "
     "It counts what `run` returns, a list or a DataFrame, as the inputs that succeeded. Azure ML's client does not "

@@ -174,7 +174,7 @@ def _literal_for_data(value: Value, port: Port, related: list[Related]) -> Itera
         yield LITERAL_FOR_DATA.at(value.span, message, f"Write {{type: {port.type}, path: {path}}}.", related)
 
 
-FILE_WITHOUT_TYPE = Rule("AML345", "file-without-type", "error").explained(
+FILE_WITHOUT_TYPE = Rule("AML345", "file-without-type", "error", is_let_pass=True).explained(
     summary="A file is given to an input without `type: uri_file`.",
     why="Without a type, Azure ML's client sends every path as a folder, whatever the component's input is.",
     example="""\
@@ -322,7 +322,7 @@ _MODES_OF_OTHER_SIDE = {
 _WITHOUT_EVAL = {"eval_mount": "ro_mount", "eval_download": "download"}
 
 
-LIMITS_CONTRADICT = Rule("AML311", "limits-contradict", "error").explained(
+LIMITS_CONTRADICT = Rule("AML311", "limits-contradict", "error", is_let_pass=True).explained(
     summary="A min is above its max.",
     why="No value satisfies both, and Azure ML checks neither. The same goes for the instance counts of a cluster.",
     example="""\

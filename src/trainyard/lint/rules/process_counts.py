@@ -27,7 +27,7 @@ _DEVICES = re.compile(r"[0-9]+(?:,[0-9]+)*")
 _MOST_GPUS = 8
 
 
-PROCESSES_EXCEED_GPUS = Rule("AML601", "processes-exceed-gpus", "error").explained(
+PROCESSES_EXCEED_GPUS = Rule("AML601", "processes-exceed-gpus", "error", is_let_pass=True).explained(
     summary="There are more processes on a machine than GPUs.",
     why="`process_count_per_instance` is the number of processes per machine, not in total: the world size is "
     "`instance_count` times that. A process without its own GPU fails with an invalid device ordinal.",
@@ -211,7 +211,7 @@ def _distribution_key(placement: Placement) -> Span:
     return placement.distribution.span if placement.distribution is not None else placement.head
 
 
-LAUNCHER_UNDER_DISTRIBUTION = Rule("AML613", "launcher-under-distribution", "error").explained(
+LAUNCHER_UNDER_DISTRIBUTION = Rule("AML613", "launcher-under-distribution", "error", is_let_pass=True).explained(
     summary="The command uses a launcher, although `distribution` already starts the processes.",
     why="Each of the processes that Azure ML starts would start all of them again. Run the script itself, or set "
     "`process_count_per_instance: 1`; on several machines the launcher must then know of the others, as torchrun does "

@@ -47,7 +47,7 @@ _DASHES = ("–", "—")
 _PROGRAMS = ("python", "python3", "torchrun", "deepspeed", "mpirun", "accelerate", "horovodrun", "Rscript")
 
 
-UNKNOWN_FLAG = Rule("AML501", "unknown-flag", "error").explained(
+UNKNOWN_FLAG = Rule("AML501", "unknown-flag", "error", is_let_pass=True).explained(
     summary="The command passes a flag that the script does not have.",
     why="Flags are read from the script's source, without running it: argparse, click, typer, and the dataclasses of "
     "trainyard.steps. Scripts that cannot be read this way are not checked.",
@@ -118,7 +118,7 @@ def _typographic_dashes(command: ParsedCommand) -> Iterator[Diagnostic]:
                 yield UNKNOWN_FLAG.at(command.span(word.start, end), message, f"Write {right}.", replacement=right)
 
 
-MISSING_FLAG = Rule("AML502", "missing-flag", "error").explained(
+MISSING_FLAG = Rule("AML502", "missing-flag", "error", is_let_pass=True).explained(
     summary="The command does not pass a flag that the script requires.",
     why="The script exits at once, after the cluster has started and the data is mounted.",
     example="""\
@@ -184,7 +184,7 @@ def _has_arguments_from_an_input(called: CalledScript) -> bool:
     return False
 
 
-WRONG_CHOICE = Rule("AML503", "wrong-choice", "error").explained(
+WRONG_CHOICE = Rule("AML503", "wrong-choice", "error", is_let_pass=True).explained(
     summary="A value is not one of the script's choices.",
     why="The component offers, or a job sets, a value that the script's `choices` do not contain.",
     example="""\
@@ -320,7 +320,7 @@ def _not_a_choice(span: Span, text: str, flag: Flag, related: list[Related]) -> 
     return WRONG_CHOICE.at(span, message, close_match(text, choices), [*related, declared(flag)])
 
 
-UNKNOWN_PROGRAM = Rule("AML504", "unknown-program", "error").explained(
+UNKNOWN_PROGRAM = Rule("AML504", "unknown-program", "error", is_let_pass=True).explained(
     summary="The name of a program is misspelt, or is that of a script or a variable.",
     why="The shell finds no such program. Scripts are started with `python`. Variables are set without blanks around "
     "the `=`. Of other names, only those are reported that differ by a typo from python, torchrun and the like.",
@@ -365,7 +365,7 @@ def _blank_in_assignment(command: ParsedCommand, words: Sequence[Word]) -> Itera
         yield UNKNOWN_PROGRAM.at(command.span(name.start, others[0].end), message, "Remove the blanks.")
 
 
-FLAG_VALUE = Rule("AML505", "flag-value", "error").explained(
+FLAG_VALUE = Rule("AML505", "flag-value", "error", is_let_pass=True).explained(
     summary="A flag lacks its value, has one it does not take, or has one that is not a number.",
     why="argparse exits at once. A switch (`store_true`) is either passed or not: the `True` of a boolean input after "
     "it is one argument too many.",

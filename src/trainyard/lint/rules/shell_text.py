@@ -226,7 +226,7 @@ def _line_continuation(command: ParsedCommand, context: LintContext) -> Iterator
         yield LINE_CONTINUATION.at(command.span(*match.span()), message, "Remove it.")
 
 
-ENDED_EARLY = Rule("AML555", "ended-early", "error").explained(
+ENDED_EARLY = Rule("AML555", "ended-early", "error", is_let_pass=True).explained(
     summary="The command ends before its last arguments, at a line end.",
     why="The shell runs what is before a line end, and takes the flags after it for another command. In a block `|` "
     "every line ends like that, unless a backslash is its last character. A folded block (`>`) joins its lines with "
@@ -329,7 +329,7 @@ def is_cut_short(command: ParsedCommand) -> bool:
     return bool(_flags_run_alone(command.text)) or any(_cut_off_by_comments(command))
 
 
-TWO_PROGRAMS = Rule("AML556", "two-programs", "error").explained(
+TWO_PROGRAMS = Rule("AML556", "two-programs", "error", is_let_pass=True).explained(
     summary="Two programs are in one shell command: `pip install … python train.py`.",
     why="The lines of a folded block (`>`) are joined with spaces. Without `&&` between them, the second program and "
     "its arguments are packages to pip, or arguments of `cd`, `export` or `mkdir`, and nothing is run.",
