@@ -218,7 +218,7 @@ def test_skus_lists_a_family(trainyard: Run) -> None:
 
 
 def test_a_missing_option_is_named_as_it_is_typed(trainyard: Run) -> None:
-    assert "error: missing --model\n" in trainyard("estimate").stderr
+    assert "error: missing --model, or --task and --data for a task of your own\n" in trainyard("estimate").stderr
 
 
 def test_skus_lists_all_and_shows_one_in_full(trainyard: Run) -> None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +15,7 @@ import pytest
 
 Run = Callable[..., Any]
 
+OWN_TASK = Path(__file__).parents[2] / "docs" / "own_task" / "forecasting.py"
 H100 = ("--sku", "Standard_ND96isr_H100_v5")
 
 
@@ -264,3 +268,64 @@ def test_a_config_of_another_family_is_counted_on_the_meta_device(trainyard: Run
     # 1000 x 64 words, 128 beside them, two layers of 12 h^2 + 13 h, and the last norm.
     expected = 64_000 + 128 + 2 * (12 * 64**2 + 13 * 64) + 128
     assert json.loads(outcome.stdout)["jobs"]["train"]["parameters"] == expected
+
+
+# A task of one's own --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def waves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the task of docs/own_task.md, its dataset, and settings files."""
+    shutil.copy(OWN_TASK, tmp_path)
+    subprocess.run([sys.executable, OWN_TASK.name, "waves"], cwd=tmp_path, check=True, timeout=600)
+    (tmp_path / "wide.yaml").write_text("task: forecasting:Forecasting\nhidden_size: 4096\nepochs: 3\n")
+    (tmp_path / "without.yaml").write_text("epochs: 3\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delitem(sys.modules, "forecasting", raising=False)
+    return tmp_path
+
+
+def test_a_task_of_your_own_is_counted_as_its_loss_computes_it(trainyard: Run, waves: Path) -> None:
+    flags = ("--data", "waves", *H100, "--engine", "ddp", "--micro-batch-size", "64", "--format", "json")
+    narrow, wide = (trainyard("estimate", "--task", task, *flags) for task in ("forecasting:Forecasting", "wide.yaml"))
+    assert narrow.exit_code == wide.exit_code == 0, narrow.stderr + wide.stderr
+    jobs = [json.loads(outcome.stdout)["jobs"]["train"] for outcome in (narrow, wide)]
+    # From 32 values to the hidden units, and from these to one: weights and biases.
+    assert [job["parameters"] for job in jobs] == [hidden * 34 + 1 for hidden in (64, 4096)]
+    assert jobs[0]["memory"]["parts"]["activations"] < jobs[1]["memory"]["parts"]["activations"]
+    assert jobs[1]["time"]["step_seconds"] > 0
+
+    text = trainyard("estimate", "--task", "wide.yaml", *flags[:-2])
+    assert "forecasting:Forecasting, 139,265 parameters" in text.stdout
+    assert "samples a second and GPU" in text.stdout
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--task", "forecasting:Forecasting"), "expected --model alone, or --task with --data"),
+        (("--model", "gpt2", "--data", "waves"), "expected --model alone, or --task with --data"),
+        (("--task", "forecasting:Forecsting", "--data", "waves"), "has no class Forecsting"),
+        (("--task", "without.yaml", "--data", "waves"), "without.yaml names no task"),
+        (("--task", "wide.yml", "--data", "waves"), "wide.yml"),
+        (("--task", "wide.yaml", "--data", "waves", "--tuning", "lora"), "--tuning is of language models"),
+        (("--task", "wide.yaml", "--data", "."), "manifest.json"),
+    ],
+)
+def test_a_task_that_cannot_be_counted_is_refused(
+    trainyard: Run, waves: Path, flags: tuple[str, ...], message: str
+) -> None:
+    outcome = trainyard("estimate", *flags, *H100)
+    assert outcome.exit_code == 2
+    assert message in outcome.stderr
+    assert outcome.stderr.count("error: ") == 1
+
+
+def test_a_model_that_depends_on_values_is_named(trainyard: Run, waves: Path) -> None:
+    file = waves / "forecasting.py"
+    line = "        return (errors.square()"
+    file.write_text(file.read_text().replace(line, f"        assert errors.sum().item() < 9\n{line}"))
+    outcome = trainyard("estimate", "--task", "forecasting:Forecasting", "--data", "waves", *H100)
+    assert outcome.exit_code == 2
+    assert "forecasting:Forecasting cannot be counted without values" in outcome.stderr

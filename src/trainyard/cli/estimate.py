@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import click
 
 from trainyard.catalogue.gpus import find_gpu
 from trainyard.catalogue.skus import find_sku
-from trainyard.cli.parameters import Amount, AtLeast, OneOf
+from trainyard.cli import working_folder
+from trainyard.cli.parameters import Amount, AtLeast, OneOf, PathOf
 from trainyard.errors import UsageError
 from trainyard.plan.estimate import (
     CHECKPOINTING,
@@ -25,8 +28,10 @@ from trainyard.plan.estimate.architectures import Architecture
 from trainyard.plan.estimate.config_file import find_model
 from trainyard.plan.estimate.estimator import SCALING_NODES
 from trainyard.plan.estimate.image_models import ImageModel
+from trainyard.plan.estimate.own_task import model_of_task
 from trainyard.plan.estimate.search import current_machines, search, what_if
 from trainyard.plan.estimate.training import Adapters, Machines, TrainingShape, machines_of_gpu, machines_of_sku
+from trainyard.render.project import NoProject
 from trainyard.settings.steps.training import Training
 
 _LONGEST_DEFAULT = 8192
@@ -39,7 +44,9 @@ _ENGINES_THAT_OFFLOAD = {"optimizer": ("zero1", "zero2", "zero3"), "all": ("fsdp
 
 
 @click.command()
-@click.option("--model", required=True, metavar="NAME|PATH", help="A model such as llama-3.1-8b, or a config.json.")
+@click.option("--model", metavar="NAME|PATH", help="A model such as llama-3.1-8b, or a config.json.")
+@click.option("--task", metavar="MODULE:CLASS|FILE", help="A task of your own, or its settings file; needs --data.")
+@click.option("--data", type=PathOf("folder"), help="With --task: a dataset that a step prepared.")
 @click.option("--sku", metavar="NAME", help="An Azure size; prices come with it.")
 @click.option("--gpu", metavar="NAME", help="A GPU such as H100-SXM, in the machines it is usually in.")
 @click.option("--nodes", type=AtLeast(1), default=1, show_default=True)
@@ -76,7 +83,7 @@ _ENGINES_THAT_OFFLOAD = {"optimizer": ("zero1", "zero2", "zero3"), "all": ("fsdp
     "--ema-decay", type=click.FloatRange(0, 1), default=0.0, help="A moving average of the weights, if not 0."
 )
 @click.option("--tokens", type=Amount(), help="Tokens of the data, such as 300B or 2T: how long all of it takes.")
-@click.option("--images", type=Amount(), help="The same for an image classifier, such as 1.28M.")
+@click.option("--images", type=Amount(), help="The same for an image classifier or a --task, such as 1.28M.")
 @click.option("--epochs", type=AtLeast(1.0), help="How often the training goes through them.  [default: 1]")
 @click.option("--what-if", "compares", is_flag=True, help="Compare 1, 2, 4 … --nodes machines and all engines.")
 @click.option("--search", "searches", is_flag=True, help="Find what fits and is fastest or cheapest.")
@@ -88,7 +95,9 @@ _ENGINES_THAT_OFFLOAD = {"optimizer": ("zero1", "zero2", "zero3"), "all": ("fsdp
     help="Markdown of --what-if only.  [default: text]",
 )
 def estimate(
-    model: str,
+    model: str | None,
+    task: str | None,
+    data: Path | None,
     sku: str | None,
     gpu: str | None,
     nodes: int,
@@ -111,12 +120,13 @@ def estimate(
       trainyard estimate --model llama-3.1-8b --sku Standard_NC24ads_A100_v4 --engine ddp --tuning qlora
       trainyard estimate --model llama-3.1-8b --sku Standard_ND96isr_H100_v5 --nodes 16 --tokens 300B --what-if
       trainyard estimate --model path/to/config.json --nodes 4 --sequence-length 4096 --search
+      trainyard estimate --task settings/train.yaml --data data/prepared --sku Standard_NC64as_T4_v3 --engine ddp
     """
     if sku and gpu:
         raise UsageError("expected --sku or --gpu, not both")
     if network_gbit and not gpu:
         raise UsageError("--network-gbit needs --gpu; an Azure size has a network of its own")
-    architecture = find_model(model)
+    architecture = _model(model, task, data, flags)
     machines = None
     if sku:
         machines = machines_of_sku(find_sku(sku), nodes, gpus_per_node)
@@ -164,6 +174,28 @@ def _samples(training: TrainingShape, tokens: float | None, images: float | None
         )
     amount = images if training.is_of_images else tokens
     return None if amount is None else amount * (epochs or 1) / training.sequence_length
+
+
+def _model(
+    model: str | None, task: str | None, data: Path | None, flags: Mapping[str, Any]
+) -> Architecture | ImageModel:
+    """Return the model that the flags name: of the table, of a file, or of a task of the user's own."""
+    if model is None and task is None:
+        raise UsageError("missing --model, or --task and --data for a task of your own")
+    if (model is not None and task is not None) or (task is None) != (data is None):
+        raise UsageError("expected --model alone, or --task with --data, the folder of a prepared dataset")
+    if model is not None:
+        return find_model(model)
+    assert task is not None
+    assert data is not None
+    for flag, untouched in {"tuning": "full", "sequence_length": None, "loss_chunk_tokens": 0}.items():
+        if flags[flag] != untouched:
+            raise UsageError(f"--{flag.replace('_', '-')} is of language models, and --task of any task")
+    try:
+        folder = working_folder.project().source
+    except NoProject:
+        folder = Path.cwd()
+    return model_of_task(task, data, folder)
 
 
 def _training(

@@ -56,7 +56,7 @@ class TrainingJobs:
             raise UsageError("Keras models are not counted")
         task = _value(job, "task")
         if task not in _TASKS:
-            raise UsageError(f"only the tasks {', '.join(_TASKS)} are estimated")
+            raise UsageError(f"only the tasks {', '.join(_TASKS)} are; of your own: trainyard estimate --task")
         if _value(job, "module") is not None:
             raise UsageError("the model is a LightningModule of your own")
         if sku is None:

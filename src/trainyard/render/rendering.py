@@ -20,7 +20,14 @@ from trainyard.render.project import Project
 from trainyard.render.rendered_files import JSON_BEGINNING, JSON_SUFFIX, Header, header_line, rendered_for
 from trainyard.render.source_maps import SourceMap, map_sources
 from trainyard.render.steps import step_descriptions
-from trainyard.render.templates import SUFFIX, TemplateSet, explaining_errors, names_of_rendered, template_names
+from trainyard.render.templates import (
+    SUFFIX,
+    TemplateSet,
+    check_blocks,
+    explaining_errors,
+    names_of_rendered,
+    template_names,
+)
 from trainyard.render.tuning import trial_settings, tuning_proposal
 from trainyard.render.values import origin_of, written
 from trainyard.spec.diagnostic import Diagnostic, Related, Span, SpecError
@@ -79,6 +86,8 @@ def render(
         if template in released or (only is not None and template not in only):
             continue
         begins(template)
+        with explaining_errors(project, template, ()):
+            check_blocks(project, templates, template)
         content = _render_one(templates, project, profile, root, template)
         # A template that is empty for a profile renders no file: a cluster's, if there is no cluster.
         if content.strip():

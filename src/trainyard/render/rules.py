@@ -40,6 +40,11 @@ UNREADABLE_TEMPLATE = _error(
 RENDERED_MALFORMED = _error(
     "TY206", "rendered-malformed", "The result of a template is not valid YAML or JSON, so nothing was written."
 )
+OUTSIDE_BLOCKS = _error(
+    "TY207",
+    "outside-blocks",
+    "A template that extends another has text outside its blocks, or a block that the other lacks: Jinja drops both.",
+)
 NOT_OURS = _error(
     "TY301", "not-ours", "This file was not rendered by this version of Trainyard, so it is not overwritten."
 )

@@ -158,9 +158,16 @@ def new_pipeline(project: Project, name: str, component: str | None) -> dict[str
         "parameters": [field for field in step.inputs if field.kind == "parameter" and not field.optional],
         "required": [field for field in step.inputs if field.kind == "input" and not field.optional],
         "outputs": step.outputs,
+        "uses_gpus": _uses_gpus(project, component),
     }
     ((_, text),) = _scaffold("pipeline", values)
     return {f"templates/pipelines/{name}.yaml.j2": text}
+
+
+def _uses_gpus(project: Project, component: str) -> bool:
+    """Return whether a component's template asks for the machines with GPUs."""
+    template = project.templates / f"components/{component}.yaml.j2"
+    return not template.is_file() or "resources_without_gpus" not in template.read_text(encoding="utf-8")
 
 
 def package_name(name: str) -> str:

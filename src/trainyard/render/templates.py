@@ -16,7 +16,7 @@ from pathlib import Path
 from types import CodeType, MappingProxyType
 from typing import Any
 
-from jinja2 import StrictUndefined, TemplateError, TemplateNotFound, TemplateSyntaxError
+from jinja2 import StrictUndefined, TemplateError, TemplateNotFound, TemplateSyntaxError, nodes
 from jinja2.bccache import Bucket, BytecodeCache
 from jinja2.environment import TemplateModule
 from jinja2.exceptions import SecurityError
@@ -161,6 +161,51 @@ class TemplateSet(ImmutableSandboxedEnvironment):
         """Return the sandbox's own str.format, without what it wraps; None for any other value."""
         wrapped = super().wrap_str_format(value)
         return None if wrapped is None else partial(wrapped)
+
+
+def check_blocks(project: Project, templates: TemplateSet, name: str) -> None:
+    """Raise SpecError for what a template that extends another would say in vain, since Jinja drops it.
+
+    That is text outside its blocks, and a block that the other does not have.
+    """
+    file, tree = project.templates / name, _parsed(project, templates, name)
+    parents = list(tree.find_all(nodes.Extends))
+    if not parents:
+        return
+    known = {block for parent in parents for block in _blocks_of(project, templates, parent)}
+    listed = f"Blocks to put it in: {', '.join(sorted(known))}."
+    begin = next(place for place, node in enumerate(tree.body) if node in parents or node.find(nodes.Extends))
+    for line in sorted(_lines_outside_blocks(tree.body[begin:]))[:1]:
+        message = "this is outside of every block, and would be dropped: the template extends another"
+        raise SpecError(_at(file, line, "", rules.OUTSIDE_BLOCKS, message, listed))
+    for block in (node for node in tree.body if isinstance(node, nodes.Block) and node.name not in known):
+        message = f"the template that this one extends has no block '{block.name}', so it would be dropped"
+        raise SpecError(_at(file, block.lineno, block.name, rules.OUTSIDE_BLOCKS, message, listed))
+
+
+def _parsed(project: Project, templates: TemplateSet, name: str) -> nodes.Template:
+    file = project.templates / name
+    return templates.parse(_text_of(file), name, str(file))
+
+
+def _blocks_of(project: Project, templates: TemplateSet, extends: nodes.Extends) -> set[str]:
+    """Return the blocks of the template that one extends, and of those that this extends; none if computed."""
+    if not isinstance(extends.template, nodes.Const):
+        return set()
+    tree = _parsed(project, templates, extends.template.value)
+    above = [_blocks_of(project, templates, each) for each in tree.find_all(nodes.Extends)]
+    return {block.name for block in tree.find_all(nodes.Block)}.union(*above)
+
+
+def _lines_outside_blocks(body: Iterable[nodes.Node]) -> Iterator[int]:
+    """Yield the lines of what nodes would print, but for blocks and definitions."""
+    for node in body:
+        if isinstance(node, nodes.TemplateData) and node.data.strip():
+            yield node.lineno + node.data[: -len(node.data.lstrip())].count("\n")
+        elif isinstance(node, nodes.Output):
+            yield from (each.lineno for each in node.nodes if not isinstance(each, nodes.TemplateData))
+        if not isinstance(node, (nodes.Block, nodes.Macro, nodes.AssignBlock)):
+            yield from _lines_outside_blocks(node.iter_child_nodes())
 
 
 def _yaml(value: object) -> str:

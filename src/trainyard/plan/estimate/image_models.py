@@ -108,12 +108,16 @@ class ModelBlock:
 
 @dataclass(frozen=True)
 class ImageModel:
-    """An image classifier. `around` is everything outside the blocks: stem, stages' transitions, head."""
+    """An image classifier. `around` is everything outside the blocks: stem, stages' transitions, head.
+
+    The model of a task of a user's own is one too: its `samples` are not called images.
+    """
 
     name: str
     blocks: tuple[ModelBlock, ...]
     around: ModelBlock
     assumed: str = ""
+    samples: str = "images"
 
     @property
     def layers(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from trainyard.errors import UsageError
@@ -57,17 +57,28 @@ def image_model_on_meta(model_type: str, settings: Mapping[str, Any], images: Im
         "an image classifier",
     )
     import torch
+
+    def compute() -> None:
+        model(pixel_values=torch.empty(1, images.channels, images.height, images.width))
+
+    blocks, around = count_without_values(model, compute, f"a {config.model_type}")
+    return ImageModel(model_type, tuple(blocks), around, images.assumed)
+
+
+def count_without_values(model: Any, compute: Callable[[], Any], name: str) -> tuple[list[ModelBlock], ModelBlock]:
+    """Return what a model from the meta device does within each block, and around them, while `compute` computes.
+
+    UsageError, with the name, for a computation that depends on values.
+    """
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     try:
         # As tensors of the CPU without values: on the meta device attention is not fused.
         with FakeTensorMode(allow_non_fake_inputs=True):
-            pixels = torch.empty(1, images.channels, images.height, images.width)
-            blocks, around = _counted(model.to_empty(device="cpu").train(), pixels)
+            return _counted(model.to_empty(device="cpu").train(), compute)
     except (RuntimeError, ValueError, TypeError) as error:
         first = (str(error).splitlines() or [type(error).__name__])[0]
-        raise UsageError(f"a {config.model_type} cannot be counted without values: {first[:160]}") from None
-    return ImageModel(model_type, tuple(blocks), around, images.assumed)
+        raise UsageError(f"{name} cannot be counted without values: {first[:160]}") from None
 
 
 def is_image_type(model_type: str) -> bool:
@@ -117,7 +128,7 @@ def _blocks_of(model: Any) -> list[Any]:
     return [block for blocks in outermost(model) if 10 * size(blocks) > whole for block in blocks]
 
 
-def _counted(model: Any, pixels: Any) -> tuple[list[ModelBlock], ModelBlock]:
+def _counted(model: Any, compute: Callable[[], Any]) -> tuple[list[ModelBlock], ModelBlock]:
     """Return what a forward pass does within each block, and around them."""
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
@@ -165,7 +176,7 @@ def _counted(model: Any, pixels: Any) -> tuple[list[ModelBlock], ModelBlock]:
             layer.register_forward_hook(multiply)
     counting: Any = Count
     with counting(), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        model(pixel_values=pixels)
+        compute()
     around.parameters = sum(each.numel() for each in parameters) - sum(block.parameters for block in blocks)
     return blocks, around
 

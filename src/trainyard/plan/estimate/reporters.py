@@ -119,7 +119,9 @@ def price_text(found: Estimate) -> str:
 
 def units_of(training: TrainingShape) -> tuple[str, str]:
     """Return what a rate and a price are of."""
-    return ("images", "million images") if training.is_of_images else ("tokens", "billion tokens")
+    if isinstance(model := training.architecture, ImageModel):
+        return model.samples, f"million {model.samples}"
+    return "tokens", "billion tokens"
 
 
 def search_as_text(found: Found) -> str:
