@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -10,13 +11,18 @@ from functools import cache
 from pathlib import Path
 
 from trainyard.catalogue.gpus import find_gpu
-from trainyard.plan.estimate.architectures import find_architecture
+from trainyard.plan.estimate.architectures import Architecture, find_architecture
 from trainyard.plan.estimate.compute import Efficiency, efficiency_curves
+from trainyard.plan.estimate.config_file import architecture_of, image_model_of
+from trainyard.plan.estimate.estimator import estimate
+from trainyard.plan.estimate.image_models import IMAGE_FAMILIES, IMAGE_SIZE, ImageModel, Images
+from trainyard.plan.estimate.intervals import kind_of
 from trainyard.plan.estimate.memory import memory_of
 from trainyard.plan.estimate.step_time import samples_per_second_per_gpu, step_time_of
 from trainyard.plan.estimate.training import Adapters, TrainingShape, machines_of_gpu
 
 _CSV_FILE = Path(__file__).with_suffix(".csv")
+_HELD_OUT_FILE = _CSV_FILE.with_name("held_out_trainings.csv")
 
 
 @dataclass(frozen=True)
@@ -57,6 +63,71 @@ class Published:
         return self.tokens_per_second_per_gpu / self.predicted_rate(curve) - 1
 
 
+@dataclass(frozen=True)
+class HeldOut:
+    """One training that was predicted before it was entered, and is never fitted to.
+
+    Rates are samples a second and GPU: rows of text, or images. `first_rate` and `first_memory_bytes` are what the
+    estimate said when the row was entered; they stay as they are when the estimate changes.
+    """
+
+    source: str
+    training: TrainingShape
+    rate: float
+    memory_bytes: float | None
+    first_rate: float
+    first_memory_bytes: float
+    note: str
+
+    @property
+    def kind(self) -> str:
+        """The kind of training whose errors are gathered."""
+        return kind_of(self.training)
+
+    def time_error(self, *, first: bool) -> float:
+        """Return how far the time of a step was off when the row was entered, or is today."""
+        predicted = self.first_rate if first else estimate(self.training).samples_per_second_per_gpu
+        assert predicted is not None
+        return self.rate / predicted - 1
+
+    def memory_error(self, *, first: bool) -> float | None:
+        """Return how far the memory was off when the row was entered, or is today; None where it is not published."""
+        if self.memory_bytes is None:
+            return None
+        predicted = self.first_memory_bytes if first else memory_of(self.training).total
+        return predicted / self.memory_bytes - 1
+
+
+@cache
+def held_out_trainings() -> tuple[HeldOut, ...]:
+    """Return the trainings that were predicted before they were entered."""
+    with _HELD_OUT_FILE.open(encoding="utf-8", newline="") as file:
+        return tuple(map(_held_out, csv.DictReader(file)))
+
+
+def _held_out(row: dict[str, str]) -> HeldOut:
+    return HeldOut(
+        row["source"],
+        _training(row),
+        float(row["samples_per_second_per_gpu"]),
+        float(row["memory_gb"]) * 1e9 if row["memory_gb"] else None,
+        float(row["first_samples_per_second_per_gpu"]),
+        float(row["first_memory_gb"]) * 1e9,
+        row["note"],
+    )
+
+
+def _model(text: str) -> Architecture | ImageModel:
+    """Return a model of the table, or one that is written as its config.json."""
+    if not text.startswith("{"):
+        return find_architecture(text)
+    settings = json.loads(text)
+    if settings["model_type"] in IMAGE_FAMILIES:
+        side = settings.get("image_size", IMAGE_SIZE)
+        return image_model_of(settings["model_type"], settings, Images(side, side))
+    return architecture_of(settings["model_type"], settings, settings["model_type"])
+
+
 @cache
 def published_trainings() -> tuple[Published, ...]:
     """Return all rows of the table, in its order."""
@@ -64,11 +135,14 @@ def published_trainings() -> tuple[Published, ...]:
         return tuple(_published(row) for row in csv.DictReader(file))
 
 
-def _published(row: dict[str, str]) -> Published:
-    training = TrainingShape(
-        architecture=find_architecture(row["model"]),
+def _training(row: dict[str, str]) -> TrainingShape:
+    return TrainingShape(
+        architecture=_model(row["model"]),
         machines=machines_of_gpu(
-            find_gpu(row["gpu"]), int(row["nodes"]), int(row["gpus_per_node"]), float(row["network_gbit"] or 0) or None
+            find_gpu(row["gpu"]),
+            int(row["nodes"]),
+            int(row["gpus_per_node"]),
+            float(row.get("network_gbit") or 0) or None,
         ),
         engine=row["engine"],
         micro_batch_size=int(row["micro_batch_size"]),
@@ -79,6 +153,10 @@ def _published(row: dict[str, str]) -> Published:
         compiled=row["compile"] == "yes",
         adapters=_adapters(row),
     )
+
+
+def _published(row: dict[str, str]) -> Published:
+    training = _training(row)
     memory = float(row["memory_gb"]) * 1e9 if row["memory_gb"] else None
     rate = float(row["tokens_per_second_per_gpu"]) if row["tokens_per_second_per_gpu"] else None
     return Published(row["source"], training, rate, memory, row["fit"] == "yes", row["fit"] == "held out", row["note"])

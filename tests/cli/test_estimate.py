@@ -104,6 +104,16 @@ def test_a_wrong_length_of_training_says_what_is_expected(trainyard: Run, flags:
     assert message in outcome.stderr
 
 
+def test_the_interval_is_that_of_the_kind_of_training(trainyard: Run) -> None:
+    decoder = ("estimate", "--model", "llama-3.1-8b", *H100)
+    assert "a step in 8 of 10 published trainings of decoders" in trainyard(*decoder).stdout
+    lora = trainyard(*decoder, "--engine", "ddp", "--tuning", "lora")
+    assert "a step in 8 of 10 published trainings of adapters" in lora.stdout
+    job = json.loads(trainyard(*decoder, "--format", "json").stdout)["jobs"]["train"]
+    for figures, name in ((job["time"], "step_seconds"), (job["memory"], "total_bytes_per_gpu")):
+        assert figures[f"{name}_p10"] < figures[name] < figures[f"{name}_p90"]
+
+
 def test_a_retired_size_is_named_with_what_replaces_it(trainyard: Run) -> None:
     outcome = trainyard("estimate", "--model", "gpt2", "--sku", "Standard_NC6s_v3")
     assert (

@@ -10,12 +10,13 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from published_trainings import median_time_error, published_trainings, timed_trainings
+from published_trainings import held_out_trainings, median_time_error, published_trainings, timed_trainings
 from trainyard.catalogue.gpus import find_gpu
 from trainyard.catalogue.skus import find_sku
 from trainyard.errors import UsageError
 from trainyard.plan.estimate.architectures import find_architecture
 from trainyard.plan.estimate.estimator import estimate, on_nodes, scaling_curve
+from trainyard.plan.estimate.intervals import KINDS, interval_of
 from trainyard.plan.estimate.memory import memory_of
 from trainyard.plan.estimate.step_time import (
     BASE_LATENCY,
@@ -56,6 +57,24 @@ def test_an_all_reduce_within_a_machine_is_as_fast_as_azures_health_check_expect
     ranks = size.gpu_count
     bus_rate = 2 * (ranks - 1) / ranks * sent / all_reduce_seconds(sent, machines_of_sku(size, 1)) / 1e9
     assert floor <= bus_rate <= 1.3 * floor
+
+
+def test_no_curve_is_fitted_to_what_is_held_out() -> None:
+    fitted = {row.source for row in published_trainings() if row.is_fitted}
+    held_out = held_out_trainings()
+    assert not fitted & {row.source for row in held_out}
+    for kind in KINDS:
+        assert len([row for row in held_out if row.kind == kind]) >= 10
+
+
+def test_eight_of_ten_trainings_held_out_are_within_the_interval_of_their_kind() -> None:
+    """But for decoders, whose interval has others that had been held out before."""
+    for kind in set(KINDS) - {"decoders"}:
+        rows = [row for row in held_out_trainings() if row.kind == kind]
+        interval = interval_of(rows[0].training)
+        took = [1 / (1 + row.time_error(first=True)) for row in rows]
+        within = [interval.time_low <= times <= interval.time_high for times in took]
+        assert 0.7 <= statistics.fmean(within) <= 0.9, kind
 
 
 @pytest.mark.parametrize("is_adapted", [False, True])

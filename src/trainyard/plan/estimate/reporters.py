@@ -10,6 +10,7 @@ from trainyard.catalogue.skus import retirement_of
 from trainyard.plan import markdown
 from trainyard.plan.estimate.estimator import Estimate, memory_by_engine, scaling_curve, settings_that_fit
 from trainyard.plan.estimate.image_models import ImageModel
+from trainyard.plan.estimate.intervals import interval_of
 from trainyard.plan.estimate.money import Price, WholeTraining
 from trainyard.plan.estimate.search import Found
 from trainyard.plan.estimate.training import TrainingShape, engines_that_train
@@ -225,8 +226,11 @@ def memory_as_json(found: Estimate | None, reason: str = "") -> dict[str, Any]:
     if found is None:
         names = ("total_bytes_per_gpu", "parts", "available_bytes_per_gpu", "fits", "verdict")
         return {**dict.fromkeys(names), "reason": reason}
+    interval = interval_of(found.training)
     document = {
         "total_bytes_per_gpu": round(found.memory.total),
+        "total_bytes_per_gpu_p10": round(found.memory.total * interval.memory_low) if interval.memory_low else None,
+        "total_bytes_per_gpu_p90": round(found.memory.total * interval.memory_high) if interval.memory_high else None,
         "parts": {name: round(size) for name, size in found.memory.parts().items()},
         "available_bytes_per_gpu": round(found.available_bytes),
         "fits": found.fits,
@@ -240,9 +244,11 @@ def time_as_json(found: Estimate | None, reason: str = "") -> dict[str, Any]:
     if found is None or found.time is None:
         names = ("step_seconds", "tokens_per_second_per_gpu", "samples_per_second_per_gpu", "parts", "scaling")
         return {**dict.fromkeys(names), "reason": found.time_reason if found else reason}
-    time = found.time
+    time, interval = found.time, interval_of(found.training)
     document: dict[str, Any] = {
         "step_seconds": time.total,
+        "step_seconds_p10": time.total * interval.time_low,
+        "step_seconds_p90": time.total * interval.time_high,
         "tokens_per_second_per_gpu": found.tokens_per_second_per_gpu,
         "samples_per_second_per_gpu": found.samples_per_second_per_gpu,
         "mfu": found.mfu,
@@ -314,7 +320,15 @@ def _memory_facts(found: Estimate) -> list[tuple[str, str]]:
     parts = ", ".join(
         f"{name} {gigabytes(size)}" for name, size in found.memory.parts().items() if size >= found.memory.total / 200
     )
-    facts = [("memory", f"{gigabytes(found.memory.total)} of {gigabytes(available)} a GPU: {of_gpu}"), ("", parts)]
+    interval = interval_of(found.training)
+    spread = ""
+    if interval.memory_low is not None and interval.memory_high is not None:
+        low, high = (gigabytes(found.memory.total * times) for times in (interval.memory_low, interval.memory_high))
+        spread = f" ({low} to {high} in 8 of 10 published)"
+    facts = [
+        ("memory", f"{gigabytes(found.memory.total)}{spread} of {gigabytes(available)} a GPU: {of_gpu}"),
+        ("", parts),
+    ]
     if found.main_memory_reason:
         facts.append(("main memory", f"{found.main_memory_reason}: does not fit"))
     if by_engine := memory_by_engine(found.training):
@@ -347,7 +361,13 @@ def _time_facts(found: Estimate) -> list[tuple[str, str]]:
         f"exchange {duration(time.communication)} of which {duration(time.exposed_communication)} is not hidden"
     )
     mfu = f", MFU {percentage(found.mfu)}" if found.mfu is not None else ""
-    facts = [("time", f"{duration(time.total)} a step, {count(rate)} {unit} a second and GPU{mfu}"), ("", parts)]
+    interval = interval_of(found.training)
+    low, high = (duration(time.total * times) for times in (interval.time_low, interval.time_high))
+    facts = [
+        ("time", f"{duration(time.total)} a step, {count(rate)} {unit} a second and GPU{mfu}"),
+        ("", f"{low} to {high} a step in 8 of 10 published trainings of {interval.kind}"),
+        ("", parts),
+    ]
     return [*facts, ("", found.time_reason)] if found.time_reason else facts
 
 

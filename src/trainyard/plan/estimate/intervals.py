@@ -1,0 +1,56 @@
+"""How far published trainings were from their estimates, by kind."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from trainyard.catalogue.csv_rows import rows_of
+from trainyard.plan.estimate.architectures import OTHER_FAMILY, Architecture
+from trainyard.plan.estimate.training import TrainingShape
+
+INTERVALS_FILE = Path(__file__).with_suffix(".csv")
+
+KINDS = ("decoders", "adapters", "small micro-batches", "other language models", "images")
+
+SMALL_MICRO_BATCH_TOKENS = 2048
+"""With fewer tokens a GPU waits for Python, whose time is estimated with one round figure."""
+
+
+@dataclass(frozen=True)
+class Interval:
+    """What eight of ten trainings of a kind took, as multiples of what is predicted; None where too few are known.
+
+    `rows` and `memory_rows` say of how many. docs/estimates.md says where they come from.
+    """
+
+    kind: str
+    rows: int
+    time_low: float
+    time_high: float
+    memory_rows: int
+    memory_low: float | None
+    memory_high: float | None
+
+
+def kind_of(training: TrainingShape) -> str:
+    """Return one of KINDS."""
+    model = training.architecture
+    if not isinstance(model, Architecture):
+        return "images"
+    if model.family == OTHER_FAMILY:
+        return "other language models"
+    if training.tokens_per_micro_batch < SMALL_MICRO_BATCH_TOKENS:
+        return "small micro-batches"
+    return "adapters" if training.adapters is not None else "decoders"
+
+
+def interval_of(training: TrainingShape) -> Interval:
+    """Return the interval of a training's kind."""
+    return _intervals()[kind_of(training)]
+
+
+@cache
+def _intervals() -> dict[str, Interval]:
+    return {interval.kind: interval for interval in rows_of(Interval, INTERVALS_FILE)}
