@@ -79,7 +79,7 @@ def rules_that_find_something(file: Path) -> list[str]:
 
 def folders_to_check(start: Path) -> list[Path]:
     """Return the folders with Azure ML files of the project that contains a folder; outside one, the folder itself."""
-    project = _project_of(start)
+    project = project_of(start)
     if project is None:
         return [start]
     return [folder for folder in (project.root / name for name in STANDARD_FOLDERS) if folder.is_dir()]
@@ -156,7 +156,7 @@ def _profiles_among(chosen: Sequence[Path], checked: Sequence[Path]) -> list[tup
     """Return the profiles in the chosen files and folders that belong to a project, with that project."""
     wanted = [path.resolve() for path in chosen]
     folders = {*wanted, *(file.parent for file in checked if file.parent.name == _PROFILES)}
-    projects = {project for folder in folders if (project := _project_of(folder)) is not None}
+    projects = {project for folder in folders if (project := project_of(folder)) is not None}
     return [
         (project, file)
         for project in sorted(projects, key=lambda each: each.root)
@@ -166,7 +166,8 @@ def _profiles_among(chosen: Sequence[Path], checked: Sequence[Path]) -> list[tup
 
 
 @lru_cache(maxsize=4096)
-def _project_of(path: Path) -> Project | None:
+def project_of(path: Path) -> Project | None:
+    """Return the project that contains a folder; None outside one."""
     try:
         return find_project(path)
     except NoProject:
@@ -186,7 +187,7 @@ def with_template_lines(
     finders = {} if finders is None else finders
     places_by_project: dict[Project, list[int]] = {}
     for place, diagnostic in enumerate(diagnostics):
-        project = _project_of(diagnostic.span.file.parent) or _project_of(Path.cwd())
+        project = project_of(diagnostic.span.file.parent) or project_of(Path.cwd())
         if project is not None:
             places_by_project.setdefault(project, []).append(place)
     found = list(diagnostics)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -156,3 +158,93 @@ def test_components_kept_in_azure_ml_are_drawn(trainyard: Run, repository: Path)
 
 def test_packages_without_a_pin_are_not_compared_with_one(trainyard: Run) -> None:
     assert "pinned to" not in trainyard("doctor").stdout
+
+
+# init --existing ------------------------------------------------------------------------------------------------------
+
+MISTAKES = """\
+type: command
+command: python train.py
+environment: azureml:env
+compute: azureml:gpu-v100
+nmae: x
+tags: {a: 1, a: 2}
+inputs:
+  data: {type: uri_foldr, path: data}
+  more: {type: uri_file, path: azureml:more}
+outputs:
+  model: {type: uri_folder, mode: rw_mout}
+limits: {timeout: 1h}
+"""
+
+
+def findings_in(shown: str) -> list[str]:
+    return re.findall(r"^\S+?:\d+:\d+: (\w+\[\w+\])", shown, re.MULTILINE)
+
+
+def test_the_most_serious_findings_are_shown_before_they_are_kept_as_known(trainyard: Run, repository: Path) -> None:
+    (repository / "jobs" / "train.yml").write_text(MISTAKES)
+    outcome = trainyard("init", "--existing")
+    assert outcome.exit_code == 0, outcome.stderr
+    shown = findings_in(outcome.stderr)
+    assert len(shown) == len(set(shown)) == 5
+    assert all(each.startswith("error") for each in shown)
+    everything = trainyard("lint", "--no-baseline", "--format", "json")
+    assert everything.exit_code == 1
+    count = len(json.loads(everything.stdout))
+    assert f"the baseline keeps {count} findings; `trainyard lint --no-baseline` shows all" in outcome.stderr
+    assert trainyard("lint").exit_code == 0
+    assert findings_in(trainyard("lint").stderr) == []
+
+
+def test_clusters_that_nothing_describes_are_offered_and_give_plan_a_price(trainyard: Run, repository: Path) -> None:
+    (repository / "compute").mkdir()
+    (repository / "compute" / "cpu.yml").write_text("type: amlcompute\nname: cpu\nsize: Standard_D8s_v5\n")
+    job = "type: command\ncommand: echo\nenvironment: azureml:env:1\ncompute: azureml:gpu-t4\n"
+    (repository / "jobs" / "train.yml").write_text(job)
+    told = trainyard("init", "--existing").stderr
+    assert "no file says which VM size these clusters have: gpu-t4; say it in .trainyard.toml" in told
+    settings = repository / ".trainyard.toml"
+    assert '[lint.computes]\n# gpu-t4 = "Standard_…"\n' in settings.read_text()
+    assert "an hour" not in trainyard("plan", "jobs/train.yml").stdout
+    settings.write_text(settings.read_text().replace('# gpu-t4 = "Standard_…"', 'gpu-t4 = "Standard_NC64as_T4_v3"'))
+    assert "on demand $4.352 an hour" in trainyard("plan", "jobs/train.yml").stdout
+
+
+def test_where_all_clusters_are_known_none_is_offered(trainyard: Run, repository: Path) -> None:
+    (repository / "compute").mkdir()
+    (repository / "compute" / "cpu.yml").write_text("type: amlcompute\nname: cpu\nsize: Standard_D8s_v5\n")
+    assert "VM size" not in trainyard("init", "--existing").stderr
+    assert "computes" not in (repository / ".trainyard.toml").read_text()
+
+
+def test_a_project_is_no_repository_to_adopt(trainyard: Run, repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert trainyard("init", "demo").exit_code == 0
+    before = sorted((repository / "demo").rglob("*"))
+    for folder in ("demo", "demo/pipelines"):
+        monkeypatch.chdir(repository / folder)
+        outcome = trainyard("init", "--existing")
+        assert outcome.exit_code == 1
+        assert "is a Trainyard project, which has all that --existing writes" in outcome.stderr
+    assert sorted((repository / "demo").rglob("*")) == before
+
+
+@pytest.mark.parametrize(("flags", "other"), [(("--baseline", "b.json"), "--baseline"), (("--write-baseline",), "")])
+def test_no_baseline_contradicts_a_baseline(trainyard: Run, flags: tuple[str, ...], other: str) -> None:
+    outcome = trainyard("lint", "--no-baseline", *flags)
+    assert outcome.exit_code == 2
+    assert "--no-baseline cannot be combined with --baseline and --write-baseline" in outcome.stderr
+
+
+@pytest.mark.parametrize(
+    ("folder", "name"),
+    [("", "hello"), ("jobs", "hello"), ("cli/mnist", "mnist-hello"), ("cli/My job", "My-job-hello")],
+)
+def test_the_name_of_a_run_has_its_pipelines_folder(trainyard: Run, repository: Path, folder: str, name: str) -> None:
+    file = repository / folder / "hello.yml"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("type: command\ncommand: echo hello\nenvironment: azureml:env:1\n")
+    outcome = trainyard("run", str(file), "--quiet")
+    assert outcome.exit_code == 0, outcome.stderr
+    (run,) = (repository / ".trainyard" / "runs").iterdir()
+    assert re.fullmatch(rf"\d{{8}}-\d{{6}}-{name}", run.name)

@@ -96,6 +96,8 @@ def test_render_removes_nothing_in_a_linked_folder(trainyard: CommandLine, proje
 @pytest.mark.parametrize("name", [".vscode", ".github"])
 def test_init_writes_into_no_linked_folder(trainyard: CommandLine, project: Path, outside: Path, name: str) -> None:
     before = state(outside)
+    shutil.rmtree(project / "profiles")
+    (project / "c.yaml").write_text(MISTAKEN)
     (project / name).symlink_to(outside)
     outcome = trainyard("init", "--existing", ".")
     assert outcome.exit_code == 1

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import click
 
-from trainyard.cli.lint import check
+from trainyard.cli.lint import keep_in_baseline
 from trainyard.cli.parameters import OneOf, PathOf
 from trainyard.errors import UserError
+from trainyard.lint.config import SEVERITIES
+from trainyard.project_files import limit_reading, root_of
+from trainyard.project_findings import check_paths, project_of
 from trainyard.render import scaffolding
 from trainyard.render.installed_from import InstalledFrom, installed_from
 from trainyard.render.project import Project
@@ -18,10 +21,14 @@ from trainyard.render.rendering import render
 from trainyard.render.scaffolding import RECIPES
 from trainyard.render.writing import replace_atomically, write
 from trainyard.settings.quantities import counted
-from trainyard.terminal import print_next, program, short
+from trainyard.spec.computes import Computes
+from trainyard.spec.diagnostic import Diagnostic
+from trainyard.spec.findings import DocumentStore
+from trainyard.terminal import print_diagnostics, print_next, program, short
 
 _FIRST_PROFILE = "local"
 _MOST_LISTED = 3
+_MOST_SHOWN = 5
 
 
 @click.command()
@@ -66,11 +73,19 @@ def _create(folder: Path, recipe: str, *, force: bool) -> None:
 def _adopt(folder: Path) -> None:
     """Add what lint needs to a repository that has Azure ML YAML: settings, baseline, CI, pre-commit, editor.
 
-    Files that exist are kept as they are, and named.
+    Files that exist are kept as they are, and named. The most serious findings are shown before they are kept as known.
+    Raise UserError in a project of Trainyard's, which has all of this already.
     """
     root = folder.resolve()
+    if (project := project_of(root)) is not None:
+        raise UserError(f"{short(project.root)} is a Trainyard project, which has all that --existing writes")
+    os.chdir(root)
+    limit_reading(root_of([root]))
+    store = DocumentStore()
+    settings, result = check_paths([root], store)
+    clusters = Computes(store, settings.computes).unknown(result.files)
     source = installed_from()
-    texts = scaffolding.existing_repository(root.name, source)
+    texts = scaffolding.existing_repository(root.name, source, clusters)
     contents = {**_encoded(texts), **scaffolding.wheel_of(source)}
     kept = [path for path in contents if (root / path).exists()]
     write_new(root, {path: content for path, content in contents.items() if path not in kept}, force=False)
@@ -80,10 +95,23 @@ def _adopt(folder: Path) -> None:
     if baseline.exists():
         click.echo(f"kept {short(baseline)}", err=True)
     else:
-        os.chdir(root)
-        check([], baseline=baseline, write_baseline=True)
+        _show_most_serious(result.diagnostics)
+        keep_in_baseline(baseline, result.diagnostics, result.files)
+    if clusters:
+        named = f"note: no file says which VM size these clusters have: {', '.join(clusters)}"
+        click.echo(f"{named}; say it in .trainyard.toml, [lint.computes], and `plan` has a price", err=True)
     _say_what_to_fill_in(source, root / ".github/workflows/azureml-lint.yml")
     print_next((f"{program()} lint", "what is new since the baseline"), (f"{program()} explain", "all rules"))
+
+
+def _show_most_serious(found: Sequence[Diagnostic]) -> None:
+    """Print the findings that most deserve to be fixed at once, one of each rule, before a baseline hides them."""
+    by_rule = {each.rule: each for each in reversed(found)}
+    first = sorted(by_rule.values(), key=lambda each: (SEVERITIES.index(each.severity), each.span))[:_MOST_SHOWN]
+    if first:
+        print_diagnostics(first)
+        rest = f"the baseline keeps {counted(len(found), 'finding')}; `{program()} lint --no-baseline` shows all"
+        click.echo(f"\nthe most serious, one of each rule: {rest}", err=True)
 
 
 def _say_what_to_fill_in(source: InstalledFrom, file: Path) -> None:

@@ -47,6 +47,7 @@ _FORMATS = ("text", "json", "sarif", "github")
 )
 @click.option("--ignore", multiple=True, metavar="RULES", help="Do not report these.")
 @click.option("--baseline", type=PathOf("file"), help="Known findings, not reported again.")
+@click.option("--no-baseline", is_flag=True, help="Report known findings too.")
 @click.option("--write-baseline", is_flag=True, help="Write the current findings to the baseline.")
 @click.option("--stdin-filename", type=PathOf("file"), help="The file that standard input (`-`) stands for.")
 @click.option("--profile", metavar="NAME", help="Check PATH as rendered for this profile; PATH itself stays as it is.")
@@ -83,6 +84,7 @@ def check(
     select: Sequence[str] = (),
     ignore: Sequence[str] = (),
     baseline: Path | None = None,
+    no_baseline: bool = False,
     write_baseline: bool = False,
     stdin_filename: Path | None = None,
     root: Path | None = None,
@@ -95,6 +97,8 @@ def check(
     """
     if fix and write_baseline:
         raise UsageError("--fix and --write-baseline cannot be combined: fix first, then write the baseline.")
+    if no_baseline and (baseline or write_baseline):
+        raise UsageError("--no-baseline cannot be combined with --baseline and --write-baseline")
     texts: dict[Path, str] = {}
     if stdin_filename is not None or _STDIN in paths:
         if stdin_filename is None or list(paths) != [_STDIN] or fix:
@@ -108,7 +112,7 @@ def check(
     chosen_rules = (beginnings_of_ids(select, RULES), beginnings_of_ids(ignore, RULES))
     settings, result = check_paths(chosen, store, pedantic=pedantic, select=chosen_rules[0], ignore=chosen_rules[1])
     settings = replace(settings, fail_on=fail_on or settings.fail_on)
-    known_in = baseline or settings.baseline
+    known_in = None if no_baseline else baseline or settings.baseline
     if fix:
         result = _fix(chosen, settings, result, root)
     found = with_profile_findings(result.diagnostics, chosen, result.files, settings, store.peek)
@@ -116,7 +120,7 @@ def check(
         if known_in is None:
             raise UsageError("--write-baseline requires --baseline FILE.")
         # One that the settings name is the repository's choice.
-        _write_baseline(known_in, found, result.files, None if baseline else root)
+        keep_in_baseline(known_in, found, result.files, None if baseline else root)
         return True
     left = [each for each in without_known(found, known_in, result.files, store.peek) if settings.reports(each.rule)]
     related = left if no_templates else with_template_lines(left, texts)
@@ -172,7 +176,10 @@ def _count_fixable(diagnostics: Sequence[Diagnostic]) -> int:
     return sum(each.replacement is not None and not _is_rendered(each.span.file) for each in diagnostics)
 
 
-def _write_baseline(file: Path, found: Sequence[Diagnostic], checked: Sequence[Path], root: Path | None) -> None:
+def keep_in_baseline(
+    file: Path, found: Sequence[Diagnostic], checked: Sequence[Path], root: Path | None = None
+) -> None:
+    """Write findings to a baseline, within `root` if that is given, and say how many it has then."""
     from trainyard.lint.baseline import read_baseline, write_baseline
 
     written = write_baseline(file, found, checked, read_baseline(file) if file.exists() else None, root)

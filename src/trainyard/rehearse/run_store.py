@@ -204,13 +204,24 @@ def _is_unchanged(file: Path, name: str) -> bool:
 
 
 # A run's name is part of the ids of its MLflow runs, whose length MLflow limits.
+_FOLDERS_OF_KINDS = ("", "pipelines", "jobs", ".azureml")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
+
+
+def name_of_runs(pipeline: str, file: Path) -> str:
+    """Return what runs of a pipeline are called: its name, after that of its folder if that says more than its kind.
+
+    Where each job has a folder of its own, the files are all called `job.yml` or `pipeline.yml`.
+    """
+    folder = file.resolve().parent
+    says_nothing = folder.name in _FOLDERS_OF_KINDS or folder == Path.cwd()
+    return pipeline if says_nothing else f"{folder.name}-{pipeline}"
 
 
 def create_run_folder(runs_folder: Path, run_folder: Path | None, name: str | None, pipeline: str) -> tuple[str, Path]:
     """Make the folder of a new run; return the run's name and the folder's absolute path.
 
-    Without a name it is the time and the pipeline's name, as in `20261120-213045-ddp`, which sorts by age. Raise
+    Without a name it is the time and `pipeline`, as in `20261120-213045-ddp`, which sorts by age. Raise
     `UsageError` for an invalid name or one that is taken, `RunError` when the folder cannot be made.
     """
     if name is not None and not _NAME.fullmatch(name):

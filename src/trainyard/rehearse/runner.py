@@ -28,7 +28,7 @@ from trainyard.rehearse.machine import folder_for_jobs, job_path
 from trainyard.rehearse.outside_files import outside_notes
 from trainyard.rehearse.reuse import StepCache
 from trainyard.rehearse.run_options import ENVIRONMENT_CHOICES, RunOptions
-from trainyard.rehearse.run_store import create_run_folder, list_runs, new_record
+from trainyard.rehearse.run_store import create_run_folder, list_runs, name_of_runs, new_record
 from trainyard.rehearse.scheduler import Scheduler
 from trainyard.rehearse.search_space import trial_component, trials
 from trainyard.rehearse.selection import ReusedResult, Selection, find_reused, select
@@ -83,7 +83,9 @@ def run_pipeline(
     run_folder = options.run_folder or options.runs_folder / (options.name or "run")
     checked = _check(pipeline, options, run_folder, suspects)
     found = _found(checked, options, checked.selection.reused, display)
-    name, folder = create_run_folder(options.runs_folder, options.run_folder, options.name, pipeline.name)
+    name, folder = create_run_folder(
+        options.runs_folder, options.run_folder, options.name, name_of_runs(pipeline.name, pipeline.file)
+    )
     record = _record(name, folder, checked, options)
     for each in suspects:
         record.notes.append(f"{short(each.span.file)}:{each.span.line}: {each.message} [{each.rule}, not in this run]")

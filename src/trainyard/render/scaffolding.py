@@ -9,7 +9,7 @@ from __future__ import annotations
 import keyword
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -112,9 +112,15 @@ def wheel_of(source: InstalledFrom) -> dict[str, bytes]:
     return {} if source.wheel is None else {f"{WHEELS}/{source.wheel.name}": source.wheel.read_bytes()}
 
 
-def existing_repository(name: str, source: InstalledFrom) -> dict[str, str]:
-    """Return the texts that lint needs in a repository which already has Azure ML YAML, by path."""
-    values = {"name": name, "requirement": source.requirement(), "problem": source.problem, "wheel": source.wheel}
+def existing_repository(name: str, source: InstalledFrom, clusters: Sequence[str] = ()) -> dict[str, str]:
+    """Return the texts that lint needs in a repository which already has Azure ML YAML, by path.
+
+    `clusters` are those whose machines nothing in the repository describes.
+    """
+    values = {
+        "name": name, "requirement": source.requirement(), "problem": source.problem, "wheel": source.wheel,
+        "clusters": clusters,
+    }  # fmt: skip
     texts = dict(_scaffold("existing", values))
     editor = '{\n  // Azure ML\'s client reads YAML 1.1: `no` is false there.\n  "yaml.yamlVersion": "1.1"\n}\n'
     return {**texts, ".vscode/settings.json": editor}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -16,6 +17,7 @@ from trainyard.spec.findings import DocumentStore
 
 # How far above a file its project's `compute/` and `profiles/` are looked for.
 _LEVELS_UP = 3
+_CLUSTER = re.compile(r"azureml:([\w-]+)")
 
 
 class Compute(NamedTuple):
@@ -54,6 +56,11 @@ class Computes:
     def names(self, used_in: Path) -> frozenset[str]:
         """Return the names of all clusters that are known where a file uses one."""
         return frozenset({*self.named, *(name for known in self._known_around(used_in) for name in known)})
+
+    def unknown(self, files: Iterable[Path]) -> list[str]:
+        """Return the names of the clusters that files use and nothing describes, sorted."""
+        used = {(name, file) for file in files for name in _clusters_of(self.store.peek(file).root)}
+        return sorted({name for name, file in used if self.find(name, file) is None})
 
     def _known_around(self, used_in: Path) -> Iterator[dict[str, Compute]]:
         for source in ("compute", "profiles"):
@@ -104,6 +111,16 @@ def _compute_of(document: Document) -> Iterator[Compute]:
     if name and size:
         max_instances = most.data if most is not None and type(most.data) is int else None
         yield Compute(name, size, _text(document.root, "tier").lower(), max_instances, document.root.key_span("size"))
+
+
+def _clusters_of(root: Node) -> Iterator[str]:
+    """Yield the names of the clusters that a file's jobs run on."""
+    jobs = (entry.value for entry in root.entries_of("jobs").values())
+    settings = (root.find(*keys, "default_compute") for keys in (("settings",), ("create_job", "settings")))
+    for node in (root.get("compute"), *settings, *(job.get("compute") for job in jobs)):
+        named = _CLUSTER.fullmatch(node.text) if node is not None and node.is_text else None
+        if named is not None and named[1] not in ("local", "serverless"):
+            yield named[1]
 
 
 def _yaml_files(folder: Path) -> list[Path]:
