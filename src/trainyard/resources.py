@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 DISTRIBUTION = "trainyard-azureml"
 """What package indexes call this; `trainyard` there is somebody else's."""
@@ -32,6 +35,12 @@ def schema_source(name: str) -> Path:
     """Return the schema as it is written by hand: with what only the linter reads, and definitions in `common`."""
     source = shipped("schemas") / _SCHEMA_SOURCES / f"{name}{_SCHEMA_SUFFIX}"
     return source if source.is_file() else schema_file(name)
+
+
+@cache
+def shared_definitions() -> dict[str, Any]:
+    """Return the definitions that several schemas have in common, by name."""
+    return dict(json.loads(schema_source("common").read_text(encoding="utf-8"))["$defs"])
 
 
 def schema_names() -> list[str]:

@@ -21,7 +21,7 @@ from trainyard.plan.planner import plan
 from trainyard.rehearse.command import fill_command
 from trainyard.rehearse.local_data import KeptData, LocalPath
 from trainyard.rehearse.local_jobs import LocalPipeline, Source, local_pipeline
-from trainyard.settings.steps import TrainDDP
+from trainyard.settings.steps.training import TrainDDP
 from trainyard.spec.computes import Computes
 from trainyard.spec.diagnostic import SpecError
 from trainyard.spec.documents import read_document

@@ -157,7 +157,8 @@ def closest_by_name(name: str, most: int = 3) -> tuple[Sku, ...]:
 
     When the name is nearest to a retired size, what replaces that size comes first.
     """
-    likeness = {sku: _likeness(_plain(name), plain) for plain, sku in _by_plain_name().items()}
+    plain = _plain(name)
+    likeness = {sku: SequenceMatcher(None, plain, known).ratio() for known, sku in _by_plain_name().items()}
     similar = sorted((sku for sku in likeness if likeness[sku] >= _LEAST_LIKENESS), key=lambda sku: -likeness[sku])
     suggestions: list[Sku] = []
     for sku in similar:
@@ -206,10 +207,6 @@ def retirement_of(sku: Sku) -> str:
 
 def _plain(name: str) -> str:
     return name.strip().lower().removeprefix(_PREFIX.lower())
-
-
-def _likeness(first: str, second: str) -> float:
-    return SequenceMatcher(None, first, second).ratio()
 
 
 @cache

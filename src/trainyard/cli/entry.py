@@ -172,7 +172,8 @@ def _unknown_option(error: click.NoSuchOption) -> str:
     of_settings = next((parameter.metavar for parameter in parameters if "--set" in parameter.opts), None) or ""
     if not option.startswith("--"):
         # Of `-profile` click names only `-p`.
-        hint = _one_of([f"'{name}'" for name in known if name.startswith(f"-{option}")])
+        likely = [f"'{name}'" for name in known if name.startswith(f"-{option}")]
+        hint = f"Did you mean {_listed(likely, 'or')}?" if likely else ""
     elif option.lstrip("-") in (parameter.name for parameter in parameters if isinstance(parameter, click.Argument)):
         hint = f"Write its value without {option}"
     elif verbs and not (of_settings and verbs == ["`trainyard estimate`"]):
@@ -184,10 +185,6 @@ def _unknown_option(error: click.NoSuchOption) -> str:
         else:
             hint = close_match(option, known)
     return f"unknown option {option}. {hint}".rstrip(" .")
-
-
-def _one_of(names: Sequence[str]) -> str:
-    return f"Did you mean {_listed(names, 'or')}?" if names else ""
 
 
 def _listed(names: Sequence[str], joint: str) -> str:

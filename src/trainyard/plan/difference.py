@@ -72,10 +72,6 @@ def _machines_of_trials(job: JobPlan) -> int | None:
     return job.kind.machines if job.kind.machines != job.processes.nodes else None
 
 
-def _training_seconds(job: JobPlan) -> float | None:
-    return _seconds(job.hours)
-
-
 def _seconds(hours: float | None) -> float | None:
     return hours * 3600 if hours is not None else None
 
@@ -98,7 +94,7 @@ FIGURES = (
     PlanFigure("step_seconds", "time of a step", _at("step_seconds"), duration),
     PlanFigure("tokens_per_second", "tokens a second", _at("estimate", "tokens_per_second"), count),
     PlanFigure("samples_per_second", "samples a second", _at("estimate", "samples_per_second"), count),
-    PlanFigure("training_seconds", "time of all steps", _training_seconds, duration),
+    PlanFigure("training_seconds", "time of all steps", lambda job: _seconds(job.hours), duration),
     PlanFigure("on_demand_usd_per_hour", "on demand, an hour", _at("on_demand", "usd_per_hour"), _usd),
     PlanFigure("spot_usd_per_hour", "spot, an hour", _at("spot", "usd_per_hour"), _usd),
     PlanFigure("usd_per_billion_tokens", "a billion tokens", _at("estimate", "usd_per_billion_tokens"), _usd),

@@ -60,8 +60,9 @@ def as_arguments(settings: Mapping[str, object]) -> str:
 
 
 def as_argument(key: str, value: object) -> str:
-    """Return KEY=VALUE as a shell takes it and `read_settings` reads it again."""
-    return shlex.quote(f"{key}={_value_text(value)}")
+    """Return KEY=VALUE as a shell takes it and `read_settings` reads it again; without quotes within where it can."""
+    text = value if isinstance(value, str) and _reads_as_itself(value) else _flow(value)
+    return shlex.quote(f"{key}={text}")
 
 
 def _read_value(key: str, text: str) -> object:
@@ -98,11 +99,6 @@ def _texts_in(data: Any) -> Iterator[str]:
     elif isinstance(data, list):
         for value in data:
             yield from _texts_in(value)
-
-
-def _value_text(value: object) -> str:
-    """A value as YAML on one line; a text without quotes where it reads the same without."""
-    return value if isinstance(value, str) and _reads_as_itself(value) else _flow(value)
 
 
 def _reads_as_itself(text: str) -> bool:

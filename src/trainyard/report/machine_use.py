@@ -14,7 +14,7 @@ from trainyard.report.curves import TRACKED_WIDTH, Chart, Line, Look, draw_chart
 from trainyard.report.job_results import Point
 from trainyard.report.speed import Figure
 from trainyard.settings.quantities import memory, percentage
-from trainyard.settings.run_record import MACHINE_USE_FILE, MACHINE_USE_FORMAT, JobRecord, RunRecord
+from trainyard.settings.run_record import MACHINE_USE_FILE, MACHINE_USE_FORMAT, RunRecord
 
 _MOST_POINTS = 150
 _MOST_JOBS_DRAWN = 12
@@ -50,7 +50,9 @@ def machine_uses(run: RunRecord, run_folder: Path) -> list[MachineUse]:
     """Return the use of the machine by each job that ran in this run and was sampled. The longest have charts."""
     found: dict[str, list[_Samples]] = {}
     for job in run.jobs.values():
-        folders = _sampled_folders(job, run_folder / "jobs" / job.name) if job.state != "reused" else []
+        folder = run_folder / "jobs" / job.name
+        folders = [folder / "trials" / str(trial.number) for trial in job.trials] or [folder]
+        folders = folders if job.state != "reused" else []
         read = [_read(folder / "system_logs" / MACHINE_USE_FILE) for folder in folders]
         found[job.name] = [samples for samples in read if samples is not None]
     alone = {name: samples[0] for name, samples in found.items() if samples and not run.jobs[name].trials}
@@ -65,11 +67,6 @@ def machine_uses(run: RunRecord, run_folder: Path) -> list[MachineUse]:
         for name, samples in found.items()
         if samples
     ]
-
-
-def _sampled_folders(job: JobRecord, folder: Path) -> list[Path]:
-    """Return the folder of a job, or those of a sweep's trials."""
-    return [folder / "trials" / str(trial.number) for trial in job.trials] or [folder]
 
 
 def _read(file: Path) -> _Samples | None:

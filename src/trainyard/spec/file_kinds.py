@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Literal, get_args
 
+from trainyard.resources import shared_definitions
 from trainyard.settings.suggestions import close_match
 from trainyard.spec.documents import Document, Node
 from trainyard.spec.model import PARAMETER_TYPES
@@ -169,8 +170,9 @@ def _kind_without_type(root: Node, type_text: str) -> Kind | None:
         return "sweep_job"
     if "name" in keys and "services" not in keys and _names_software(root):
         # A key may be mistyped; what has keys of its own is somebody else's file.
-        unknown = keys - _ENVIRONMENT_KEYS
-        return "environment" if all("conda" in key or close_match(key, _ENVIRONMENT_KEYS) for key in unknown) else None
+        known = shared_definitions()["environment_keys"]["properties"]
+        is_environment = all("conda" in key or close_match(key, known) for key in keys - known.keys())
+        return "environment" if is_environment else None
     return None
 
 
@@ -183,26 +185,6 @@ def _names_software(root: Node) -> bool:
 _ASSET_TYPES = frozenset({"uri_file", "uri_folder", "mltable", "mlflow_model", "custom_model", "triton_model"})
 _JOB_TYPES = frozenset({"parallel", "spark", "automl", "data_transfer"})
 _AUTOML_JOB_KEYS = frozenset({"primary_metric", "training_data", "target_column_name", "compute"})
-_ENVIRONMENT_KEYS = frozenset(
-    {
-        "name",
-        "version",
-        "image",
-        "build",
-        "conda_file",
-        "description",
-        "tags",
-        "inference_config",
-        "os_type",
-        "datastore",
-        "properties",
-        "creation_context",
-        "id",
-        "latest_version",
-        "auto_delete_setting",
-        "$schema",
-    }
-)
 
 
 def _holds_azure_jobs(root: Node) -> bool:

@@ -10,7 +10,7 @@ from functools import cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from trainyard.resources import schema_source
+from trainyard.resources import schema_source, shared_definitions
 from trainyard.settings.suggestions import close_match, closest, did_you_mean, only_close
 from trainyard.spec.diagnostic import Diagnostic, Related, Severity, Span
 from trainyard.spec.documents import Document, Node, describe, shorten
@@ -61,13 +61,8 @@ def bundled_schema(name: str) -> dict[str, Any]:
     if _SHARED not in text:
         return dict(json.loads(text))
     schema = json.loads(text.replace(f'"{_SHARED}#', '"#'))
-    schema["$defs"] = {**_shared_definitions(), **schema.get("$defs", {})}
+    schema["$defs"] = {**shared_definitions(), **schema.get("$defs", {})}
     return dict(schema)
-
-
-@cache
-def _shared_definitions() -> dict[str, Any]:
-    return dict(json.loads(schema_source("common").read_text(encoding="utf-8"))["$defs"])
 
 
 @cache
@@ -359,7 +354,7 @@ def _wrong_value(
         replacement = synonym if synonym in known else None
         hint = f"Did you mean '{synonym}'?" if replacement else close_match(node.text or str(node.data), known)
         message = f"{name} is {describe(node.data)}, which is none of {', '.join(map(str, options))}"
-    elif keyword == "anyOf" and _only_requires(holder["anyOf"]):
+    elif keyword == "anyOf" and all(branch.keys() == {"required"} for branch in holder["anyOf"]):
         rule, span = MISSING_KEY, _head_span(path, document)
         message = f"{expected}, and {'this' if not path else name} has neither"
         wanted = [branch["required"][0] for branch in holder["anyOf"]]
@@ -408,7 +403,3 @@ def _choices(schema: Mapping[str, Any]) -> list[Any]:
     """Return the values of an `enum`, or of that in the first branch of an `anyOf` (others differ only in case)."""
     branches = [schema, *schema.get("anyOf", [])[:1]]
     return next((list(branch["enum"]) for branch in branches if "enum" in branch), [])
-
-
-def _only_requires(branches: list[dict[str, Any]]) -> bool:
-    return all(branch.keys() == {"required"} for branch in branches)

@@ -31,7 +31,7 @@ from trainyard.spec.set_arguments import COMMAND_LINE
 from trainyard.spec.shell_lexer import Word
 from trainyard.spec.shell_words import StepCall
 
-_TRAIN = """\
+TRAIN_COMPONENT = """\
 === train.yaml
 type: command
 name: train
@@ -54,36 +54,39 @@ jobs:
     inputs:
       data: {type: uri_folder, path: "azureml:digits:1"}
 """
+PIPELINE_OF_SETTINGS = (
+    _PIPELINE
+    + """\
+      settings: {type: uri_file, path: settings.yaml}
+=== settings.yaml
+"""
+)
 UNKNOWN_SETTING = Rule("AML340", "unknown-setting", "error", is_let_pass=True).explained(
     summary="A settings file, or overrides, have a key that the step does not have.",
     why="The step refuses it, once the machines are running and paid for. The keys are the settings of the step and of "
     "its task; data and outputs are given in the pipeline.",
-    example=_PIPELINE
+    example=PIPELINE_OF_SETTINGS
     + """\
-      settings: {type: uri_file, path: settings.yaml}
-=== settings.yaml
 task: image_classification
 ‹weight_decai⇒weight_decay›: 0.1
 """
-    + _TRAIN,
+    + TRAIN_COMPONENT,
 )
 REFUSED_SETTING = Rule("AML341", "refused-setting", "error", is_let_pass=True).explained(
     summary="A setting has a value that the step refuses: of another type, out of range, or not a choice.",
     why="The step reads a settings file, its flags and overrides by the types, limits and choices of its settings, and "
     "refuses other values, once the machines are running and paid for.",
-    example=_PIPELINE
+    example=PIPELINE_OF_SETTINGS
     + """\
-      settings: {type: uri_file, path: settings.yaml}
-=== settings.yaml
 warmup_fraction: ‹10⇒0.1›
 """
-    + _TRAIN,
+    + TRAIN_COMPONENT,
 )
 INVALID_OVERRIDES = Rule("AML343", "invalid-overrides", "error", is_let_pass=True).explained(
     summary="Overrides that are not a mapping in YAML, or that hold an apostrophe.",
     why="`overrides` are one line such as `{weight_decay: 0.1, model_overrides: {num_hidden_layers: 2}}`. The command "
     "has them between apostrophes, so texts within are quoted with double quotes.",
-    example=_PIPELINE + "      overrides: ‸'{epochs: 3‹⇒}›'\n" + _TRAIN,
+    example=_PIPELINE + "      overrides: ‸'{epochs: 3‹⇒}›'\n" + TRAIN_COMPONENT,
 )
 SETTINGS_NOT_FOUND = Rule("AML344", "settings-not-found", "error", is_let_pass=True).explained(
     summary="The settings file of a job does not exist.",
@@ -94,7 +97,7 @@ SETTINGS_NOT_FOUND = Rule("AML344", "settings-not-found", "error", is_let_pass=T
 === settings.yaml
 epochs: 3
 """
-    + _TRAIN,
+    + TRAIN_COMPONENT,
 )
 
 _DEEPSPEED = "deepspeed_config"
@@ -334,7 +337,9 @@ class StepSettings:
     def _from_command(self, of: StepField) -> Resolved | None:
         """What a flag of the command gives a setting; None if the command does not give it."""
         if of.name not in self._call.flags:
-            return self._from_elsewhere(of) if self._call.may_have_others else None
+            # A text with flags in it may give the value of an input of the setting's name.
+            may_have = self._call.may_have_others and of.name in self._component.inputs
+            return self._input_of(of.name) if may_have else None
         word = self._call.flags[of.name]
         if word is None:
             return Known(True, self._written(of.name), self._key(of)) if of.type == "boolean" else None
@@ -367,10 +372,6 @@ class StepSettings:
         if self.deepspeed is None or of.kind != "parameter":
             return None
         return self.deepspeed.value(of, self._key(of))
-
-    def _from_elsewhere(self, of: StepField) -> Resolved | None:
-        """An input of the setting's name: a text with flags in it may give its value."""
-        return self._input_of(of.name) if of.name in self._component.inputs else None
 
     def _typed(self, of: StepField, found: Known) -> Resolved:
         if of.kind != "parameter" or isinstance(found.value, (DataPath, JobOutput)):

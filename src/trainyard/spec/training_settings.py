@@ -27,8 +27,10 @@ from trainyard.spec.rule import Rule
 from trainyard.spec.set_arguments import COMMAND_LINE
 from trainyard.spec.step_settings import (
     INVALID_OVERRIDES,
+    PIPELINE_OF_SETTINGS,
     REFUSED_SETTING,
     SETTINGS_NOT_FOUND,
+    TRAIN_COMPONENT,
     UNKNOWN_SETTING,
     StepSettings,
     WrittenSettings,
@@ -84,49 +86,24 @@ UNKNOWN_MODEL_TYPE = Rule("AML323", "unknown-model-type", "error", is_let_pass=T
     why="The training step makes the model of this type, and refuses one that its transformers does not know, once the "
     "machines are running and paid for. The types are compared with those of the version that the message names; "
     "where your environment has a newer one with more of them, add a comment that ignores this rule.",
-    example="""\
-type: pipeline
-settings: {default_compute: azureml:cpus}
-jobs:
-  train:
-    component: ./train.yaml
-    inputs: {task: language_modeling, model_type: ‸‹lama⇒llama›}
-=== train.yaml
-type: command
-name: train
-command: python -m trainyard.steps.train_ddp --task '${{inputs.task}}' --model-type '${{inputs.model_type}}'
-environment: azureml:torch:3
-inputs:
-  task: {type: string}
-  model_type: {type: string}
-""",
+    example=PIPELINE_OF_SETTINGS
+    + """\
+task: language_modeling
+model_type: ‸‹lama⇒llama›
+"""
+    + TRAIN_COMPONENT,
 )
 UNKNOWN_MODEL_SETTING = Rule("AML324", "unknown-model-setting", "error", is_let_pass=True).explained(
     summary="A setting in `model_overrides` that the model type does not have.",
     why="transformers takes any name, so a mistyped one would change nothing; the training step refuses it, once the "
     "machines are running and paid for.",
-    example="""\
-type: pipeline
-settings: {default_compute: azureml:cpus}
-jobs:
-  train:
-    component: ./train.yaml
-    inputs:
-      task: language_modeling
-      model_type: llama
-      model_overrides: ‸'{"‹num_layers⇒num_hidden_layers›": 4}'
-=== train.yaml
-type: command
-name: train
-command: >-
-  python -m trainyard.steps.train_ddp --task '${{inputs.task}}' --model-type '${{inputs.model_type}}'
-  --model-overrides '${{inputs.model_overrides}}'
-environment: azureml:torch:3
-inputs:
-  task: {type: string}
-  model_type: {type: string}
-  model_overrides: {type: string}
-""",
+    example=PIPELINE_OF_SETTINGS
+    + """\
+task: language_modeling
+model_type: llama
+model_overrides: {‹num_layers⇒num_hidden_layers›: 4}
+"""
+    + TRAIN_COMPONENT,
 )
 FORMAT_WITHOUT_SOURCE = Rule("AML325", "format-without-source", "error", is_let_pass=True).explained(
     summary="Images of a format without the folder that holds them, or a folder for the built-in digits.",

@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 
 from trainyard.settings.step_fields import input_folder, output_folder, parameter, step_fields
-from trainyard.settings.steps import STEP_CONFIGS, Evaluate, PrepareImages, PrepareText, TrainDDP, TrainFSDP
+from trainyard.settings.steps import STEP_CONFIGS
+from trainyard.settings.steps.models import Evaluate
+from trainyard.settings.steps.preparation import PrepareImages, PrepareText
+from trainyard.settings.steps.training import TrainDDP, TrainFSDP
 from trainyard.steps.runtime.flags import parse_flags, parse_task_flags
 
 ROOT = Path(__file__).parents[3]

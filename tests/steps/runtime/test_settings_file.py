@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.settings.steps import STEP_CONFIGS, TrainDDP, TrainHorovod, TrainLightning, TrainSingle, TrainTensorFlow
+from trainyard.settings.steps import STEP_CONFIGS
+from trainyard.settings.steps.train_tensorflow import TrainTensorFlow
+from trainyard.settings.steps.training import TrainDDP, TrainHorovod, TrainLightning, TrainSingle
 from trainyard.steps.runtime.flags import GivenSettings, parse_flags, parse_task_flags
 from trainyard.steps.runtime.watcher import own_command
 

@@ -33,24 +33,3 @@ STEP_CONFIGS: dict[str, type] = {
     "compare_configs": CompareConfigs,
 }
 """Each step's module name under `trainyard.steps`, with the dataclass of its settings."""
-
-__all__ = [
-    "STEP_CONFIGS",
-    "CheckCluster",
-    "CompareConfigs",
-    "ComputeReference",
-    "Evaluate",
-    "ExportModel",
-    "MeasureConfig",
-    "PrepareChat",
-    "PrepareImages",
-    "PrepareText",
-    "PrepareTextSpark",
-    "TrainDDP",
-    "TrainDeepSpeed",
-    "TrainFSDP",
-    "TrainHorovod",
-    "TrainLightning",
-    "TrainSingle",
-    "TrainTensorFlow",
-]

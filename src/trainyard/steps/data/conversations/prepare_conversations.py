@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import bisect
+import functools
 import hashlib
 import itertools
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -15,7 +17,6 @@ import numpy as np
 import numpy.typing as npt
 
 from trainyard.settings.steps.preparation import PrepareChat
-from trainyard.steps.data.conversations.examples import ExampleSource
 from trainyard.steps.data.conversations.rendering import (
     Documents,
     Renderer,
@@ -24,16 +25,18 @@ from trainyard.steps.data.conversations.rendering import (
 )
 from trainyard.steps.data.dataset.manifest import ArrayType, TokenText
 from trainyard.steps.data.dataset.writer import DatasetWriter
-from trainyard.steps.data.text.text_formats import JsonLine
+from trainyard.steps.data.text import PythonTopics, files_below, files_of_formats
+from trainyard.steps.data.text.text_formats import JsonLine, JsonLinesFile
 from trainyard.steps.data.text.text_source import skipped_files
 from trainyard.steps.data.tokenizing.encoding import tokenize_in_processes
 from trainyard.steps.data.tokenizing.rows import SPLITS
 from trainyard.steps.data.tokenizing.splits import split_rule
 from trainyard.steps.data.tokenizing.vocabulary import CHAT_TEMPLATE_FILE, TOKENIZER_FILE, Vocabulary, load_vocabulary
 from trainyard.steps.runtime.errors import StepError
-from trainyard.steps.runtime.files import find_model, require_writable
+from trainyard.steps.runtime.files import find_model, require_folder, require_writable
 from trainyard.steps.runtime.long_work import usable_processors
 
+_HEADING = re.compile(r"^(.+)\n[*=~^-]{3,}\n+", re.MULTILINE)
 _EXAMPLES_AT_ONCE = 256
 _OPEN_ROWS = 1024
 _LEAST_TOKENS = 2
@@ -258,3 +261,49 @@ def arrays_of(row: Row, length: int, padding: int, dtype: str, *, numbered: bool
         start = stop
     arrays = {"tokens": tokens, "answers": answers}
     return {**arrays, "documents": documents} if numbered else arrays
+
+
+class ExampleSource:
+    """The examples of a folder, or those about Python: each a line of JSON. Read as often as they are asked for."""
+
+    def __init__(self, folder: Path | None, *, pairs: bool = False) -> None:
+        """`pairs` decides what the examples about Python are. StepError if the folder has no .jsonl file."""
+        self._pairs = pairs
+        self._files: list[JsonLinesFile] = []
+        self.skipped: list[str] = []
+        """The names of other files."""
+        if folder is not None:
+            require_folder("--source", folder)
+            formats = {".jsonl": functools.partial(JsonLinesFile, text_field="")}
+            self._files, self.skipped = files_of_formats(files_below(folder), str(folder), formats, "conversations")
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes to be read."""
+        return sum(file.size_bytes for file in self._files)
+
+    def __iter__(self) -> Iterator[JsonLine]:
+        if not self._files:
+            yield from _pairs(_about_python()) if self._pairs else _about_python()
+        for file in self._files:
+            for block in file.blocks():
+                yield from block.lines()
+
+
+def _about_python() -> Iterator[JsonLine]:
+    """Questions that each topic's first paragraph answers."""
+    for block in PythonTopics().blocks():
+        for name, text in block.rows:
+            found = _HEADING.search(text.decode())
+            title = found[1] if found else name.rpartition(":")[2]
+            body = text.decode()[found.end() if found else 0 :]
+            answer = " ".join(body.partition("\n\n")[0].split())
+            prompt = f"What does Python's documentation say about {title}?\n"
+            yield JsonLine(name, name, {"prompt": prompt, "completion": answer})
+
+
+def _pairs(answered: Iterator[JsonLine]) -> Iterator[JsonLine]:
+    """Each answer is better than that to the question before."""
+    for before, line in itertools.pairwise(answered):
+        fields = {"prompt": line.fields["prompt"], "chosen": line.fields["completion"]}
+        yield line._replace(fields={**fields, "rejected": before.fields["completion"]})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from trainyard.steps.data.conversations.known_forms import from_sharegpt, question_of_alpaca, require_known_roles
 from trainyard.steps.data.text.text_formats import JsonLine
 from trainyard.steps.data.tokenizing.vocabulary import CHAT_TEMPLATE_FILE, TOKENIZER_FILE, Vocabulary
 from trainyard.steps.runtime.errors import StepError
@@ -23,6 +22,20 @@ _MARKS_ANSWERS = re.compile(r"\{%-?\s*generation\b")
 """What a chat template has that says itself which text is the assistant's."""
 _EXPECTED = "expected messages, prompt and completion, conversations (ShareGPT), or instruction and output (Alpaca)"
 _EXPECTED_PAIR = "expected prompt, chosen and rejected, all texts or all lists of messages"
+
+# The forms in which conversations are published: ShareGPT's are lists of `from` and `value`
+# (https://huggingface.co/datasets/anon8231489123/ShareGPT_Vicuna_unfiltered); Alpaca's are an instruction, an input
+# that may be empty, and an output (https://github.com/tatsu-lab/stanford_alpaca).
+_ROLES_OF_SHAREGPT = {
+    "system": "system",
+    "human": "user",
+    "user": "user",
+    "gpt": "assistant",
+    "chatgpt": "assistant",
+    "assistant": "assistant",
+    "tool": "tool",
+}
+_ROLES = ("system", "developer", "user", "assistant", "tool")
 
 Messages = Sequence[dict[str, Any]]
 Span = tuple[int, int]
@@ -80,9 +93,9 @@ class Renderer:
 
     def _document(self, example: JsonLine) -> TokenizedConversation:
         place = example.place
-        fields = from_sharegpt(example.fields, place)
+        fields = _from_sharegpt(example.fields, place)
         prompt, completion = fields.get("prompt"), fields.get("completion")
-        question = question_of_alpaca(fields)
+        question = _question_of_alpaca(fields)
         if question is not None and _transformers_tokenizer(self.folder).chat_template is None:
             return self._completion(example.name, f"{question}\n\n", fields["output"])
         if question is not None:
@@ -115,7 +128,7 @@ class Renderer:
         for number, message in enumerate(messages):
             if not isinstance(message, dict) or not isinstance(message.get("role"), str):
                 raise StepError(f"{place}: message {number + 1} is not an object with role and content")
-        require_known_roles(messages, place)
+        _require_known_roles(messages, place)
         render = functools.partial(_render, self.folder, place, example.fields.get("tools"))
         template = _chat_tokenizer(self.folder).chat_template
         if isinstance(template, str) and _MARKS_ANSWERS.search(template):
@@ -235,3 +248,42 @@ def chat_template_of(folder: Path) -> str | None:
     """Return the chat template in a model's folder, if it has one of its own file."""
     file = folder / CHAT_TEMPLATE_FILE
     return file.read_text(encoding="utf-8") if file.is_file() else None
+
+
+def _from_sharegpt(fields: Mapping[str, Any], place: str) -> Mapping[str, Any]:
+    """Return ShareGPT's conversations as messages, other fields as they are. StepError names a turn that is neither."""
+    turns = fields.get("conversations")
+    if not isinstance(turns, list) or "messages" in fields:
+        return fields
+    return {**fields, "messages": [_message(turn, f"{place}: turn {n}") for n, turn in enumerate(turns, start=1)]}
+
+
+def _question_of_alpaca(fields: Mapping[str, Any]) -> str | None:
+    """Return the instruction and, after an empty line, its input; None for fields of another form."""
+    if not isinstance(fields.get("instruction"), str) or not isinstance(fields.get("output"), str):
+        return None
+    return "\n\n".join(text for text in (fields["instruction"], fields.get("input")) if text)
+
+
+def _message(turn: Any, place: str) -> dict[str, Any]:
+    if not isinstance(turn, dict) or not {"from", "value"} <= set(turn):
+        raise StepError(f"{place} is not an object with from and value")
+    role = _ROLES_OF_SHAREGPT.get(str(turn["from"]))
+    if role is None:
+        raise StepError(f"{place} is from {turn['from']!r}; expected one of {', '.join(_ROLES_OF_SHAREGPT)}")
+    return {"role": role, "content": turn["value"]}
+
+
+def _require_known_roles(messages: Sequence[Mapping[str, Any]], place: str) -> None:
+    """Raise StepError, with the roles, for a conversation in which no one has the assistant's, and some an unknown one.
+
+    Another role beside the assistant's is left to the chat template.
+    """
+    roles = list(dict.fromkeys(str(message["role"]) for message in messages))
+    unknown = [role for role in roles if role not in _ROLES]
+    if unknown and "assistant" not in roles:
+        named = " and ".join(map(repr, unknown))
+        raise StepError(
+            f"{place}: no message has the role 'assistant', whose answers are learned; found {named}: name the roles "
+            "system, user, assistant and tool"
+        )
