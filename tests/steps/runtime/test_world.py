@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import random
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +30,35 @@ def test_a_world_is_left_after_an_error_too() -> None:
     with pytest.raises(StepError, match="wrong"), join_world(timeout_seconds=10, environment={}):
         raise StepError("wrong")
     assert not torch.distributed.is_initialized()
+
+
+OPEN_FILES = """
+import resource, sys
+from trainyard.steps.runtime.errors import StepError
+from trainyard.steps.runtime.world import join_world
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, int(sys.argv[1])))
+variables = {"RANK": "1", "WORLD_SIZE": sys.argv[2], "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+try:
+    join_world(1, {**variables, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"} if sys.argv[2] != "1" else {})
+except StepError as error:
+    print(error)
+print(resource.getrlimit(resource.RLIMIT_NOFILE))
+"""
+
+
+def test_a_process_may_open_a_socket_to_each_rank() -> None:
+    """The usual soft limit is 1,024, and the hard one far higher."""
+    outcome = subprocess.run(
+        [sys.executable, "-c", OPEN_FILES, "512", "1"], capture_output=True, text=True, timeout=120
+    )
+    assert outcome.stdout == "(261, 512)\n", outcome.stderr
+
+
+def test_too_low_a_limit_of_open_files_is_named_before_ranks_meet() -> None:
+    outcome = subprocess.run(
+        [sys.executable, "-c", OPEN_FILES, "1024", "512"], capture_output=True, text=True, timeout=120
+    )
+    assert "512 ranks need up to 2,816 open files each, and the hard limit is 1,024" in outcome.stdout, outcome.stderr
 
 
 def test_the_threads_of_worlds_that_were_left_do_not_add_up() -> None:

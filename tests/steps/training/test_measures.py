@@ -69,6 +69,21 @@ def test_the_figures_of_a_window() -> None:
     assert measures.whole() == {"run_step_seconds_p50": 1.5, "run_step_seconds_p90": 4.0, "run_step_seconds_p99": 4.0}
 
 
+def test_memory_and_waits_are_those_of_the_rank_that_has_most() -> None:
+    measures = StepMeasures(Work(), lambda: 0.0, lambda: 0.0)
+    for number, waits, peaks in ((1, [0.0, 1.0], [5e9, 6e9]), (2, [0.5, 2.0], [5e9, 6e9])):
+        step = agreed(number, 1.0, [0.1, 0.1])
+        measures.add(replace(step, rank_data_wait_seconds=waits, rank_peak_bytes=peaks))
+    window = measures.window()
+    assert (window["longest_data_wait_seconds"], window["longest_data_wait_rank"]) == (1.0, 1)
+    assert (window["peak_memory_bytes"], window["peak_memory_rank"]) == (6e9, 1)
+    later = replace(agreed(3, 1.0, [0.1, 0.1]), rank_data_wait_seconds=[3.5, 2.0], rank_peak_bytes=[7e9, 6e9])
+    measures.add(later)
+    window = measures.window()
+    assert (window["longest_data_wait_seconds"], window["longest_data_wait_rank"]) == (3.0, 0), "since the last line"
+    assert (window["peak_memory_bytes"], window["peak_memory_rank"]) == (7e9, 0)
+
+
 def test_padding_and_other_documents_are_no_work() -> None:
     flops = ModelFlops(per_token=1e6, per_pair=1e3)
     measures = StepMeasures(Work(100, flops, 1e9, tokens_vary=True), lambda: 0.0, lambda: 0.0)

@@ -82,6 +82,18 @@ def test_what_a_training_writes(digits: Path, tmp_path: Path, capsys: pytest.Cap
         jsonschema.validate(json.loads((folder / "commit.json").read_text()), schema)
 
 
+@pytest.mark.parametrize(("precision", "is_allowed"), [("highest", False), ("high", True)])
+def test_convolutions_are_as_exact_as_matrices(digits: Path, tmp_path: Path, precision: str, is_allowed: bool) -> None:
+    """cuDNN's TF32 is on by default, whatever is said of matrix products."""
+    arguments = ("--matmul-precision", precision, "--max-steps", 1)
+    try:
+        assert train(digits, tmp_path, "tiny_task:TinyTask", *arguments) == 0
+        assert torch.backends.cudnn.allow_tf32 is is_allowed
+        assert torch.get_float32_matmul_precision() == precision
+    finally:
+        torch.set_float32_matmul_precision("highest")
+
+
 def test_the_same_seed_gives_the_same_bits_and_another_does_not(digits: Path, tmp_path: Path) -> None:
     for name, seed in (("a", 0), ("b", 0), ("c", 1)):
         assert train(digits, tmp_path / name, "tiny_task:TinyTask", "--seed", seed) == 0

@@ -155,7 +155,8 @@ class Training:
 
     matmul_precision: str = parameter("highest", choices=("highest", "high"), on_resume="numbers")
     """How exactly matrices of fp32 are multiplied. high uses TF32 on NVIDIA GPUs from A100 on: up to eight times as
-    fast, with 10 bits of each factor's fraction instead of 23, so that the trained weights have other bits."""
+    fast, with 10 bits of each factor's fraction instead of 23, so that the trained weights have other bits. What is
+    chosen holds for convolutions too."""
 
     activation_checkpointing: bool = parameter(False, port=True, on_resume="nothing")
     """Recompute each layer's activations in the backward pass instead of keeping them: less memory, a third more

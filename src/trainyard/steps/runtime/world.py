@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -42,6 +43,9 @@ _ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 _REPEATABLE_ALGORITHMS = "^NVLS,NVLSTree"
 """Sums inside NVLink's switches come in any order; NCCL chooses among its other algorithms by topology and size alone.
 Megatron-LM's --deterministic-mode asks for the same."""
+_OPEN_FILES, _OPEN_FILES_PER_RANK = 256, 5
+"""Files that a rank has open in any case, and sockets for each rank: gloo connects every two ranks once for the default
+group and once for checkpoints; rank 0 also serves the store, which each rank connects to up to three times."""
 _PACKAGES = ("torch", "numpy", "transformers", "safetensors", "deepspeed", "mlflow-skinny")
 _NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
 _AMD_DRIVER = Path("/sys/module/amdgpu/version")
@@ -60,6 +64,7 @@ class World:
             torch.set_num_threads(max(1, usable_processors() // variables.processes_per_node))
         self.timeout = timedelta(seconds=timeout_seconds)
         """How long a rank waits for the others."""
+        _allow_open_files(variables.world_size)
         _join(variables, self.device, self.timeout)
 
     @property
@@ -148,6 +153,20 @@ def _own_device(variables: RankVariables) -> torch.device:
     device = torch.device("cuda", variables.local_rank)
     torch.cuda.set_device(device)
     return device
+
+
+def _allow_open_files(ranks: int) -> None:
+    """Let this process open as many files as it may. StepError where that is too few for the sockets to all ranks."""
+    needed = _OPEN_FILES + _OPEN_FILES_PER_RANK * ranks
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    allowed = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+    if soft != resource.RLIM_INFINITY and soft < allowed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+    if allowed < needed:
+        raise StepError(
+            f"{ranks} ranks need up to {needed:,} open files each, and the hard limit is {hard:,}: raise it on every "
+            "node (`ulimit -Hn`, LimitNOFILE of the container's service)"
+        )
 
 
 def _join(variables: RankVariables, device: torch.device, timeout: timedelta) -> None:

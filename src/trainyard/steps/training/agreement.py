@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -74,8 +75,8 @@ class TakenStep:
 class Agreement:
     """Reduces what the ranks know of their steps, and returns the steps as agreed on, in order."""
 
-    def __init__(self, world: World) -> None:
-        self._world = world
+    def __init__(self, world: World, data_wait_seconds: Callable[[], float] = lambda: 0.0) -> None:
+        self._world, self._data_wait_seconds = world, data_wait_seconds
         self._taken: list[TakenStep] = []
         self._started: list[tuple[list[TakenStep], LateSum]] = []
         self._own_seconds = 0.0
@@ -100,11 +101,12 @@ class Agreement:
 
     def _start(self, stop: bool) -> None:
         steps, self._taken = self._taken, []
-        own = [0.0] * self._world.size
-        own[self._world.rank] = self._own_seconds
+        figures = (self._own_seconds, self._data_wait_seconds(), float(self._world.peak_memory_bytes()))
+        of_ranks = [0.0] * len(figures) * self._world.size
+        of_ranks[self._world.rank :: self._world.size] = figures
         is_cuda = self._world.device.type == "cuda"
         counts = [number for taken in steps for number in taken.counts]
-        from_host = torch.tensor([stop, *own, *counts], dtype=torch.float64, pin_memory=is_cuda)
+        from_host = torch.tensor([stop, *of_ranks, *counts], dtype=torch.float64, pin_memory=is_cuda)
         losses = torch.stack([taken.loss_sum for taken in steps])
         # The norm is the same everywhere: one rank contributes it, the others add zero.
         norms = torch.stack([taken.gradient_norm for taken in steps]).to(torch.float64)
@@ -116,7 +118,9 @@ class Agreement:
         agreed = []
         for steps, reduction in started:
             stopping_ranks, *numbers = reduction.read()
-            own_seconds, numbers = numbers[: self._world.size], numbers[self._world.size :]
+            ranks = self._world.size
+            own_seconds, waits, peaks = (numbers[start : start + ranks] for start in (0, ranks, 2 * ranks))
+            numbers = numbers[3 * ranks :]
             counted = [TokenCounts._make(numbers[start : start + 3]) for start in range(0, 3 * len(steps), 3)]
             numbers = numbers[3 * len(steps) :]
             losses, norms = numbers[: len(steps)], numbers[len(steps) :]
@@ -135,6 +139,8 @@ class Agreement:
                         rank_own_seconds=own_seconds,
                         times=times,
                         counts=counts,
+                        rank_data_wait_seconds=waits,
+                        rank_peak_bytes=peaks,
                     )
                 )
         return agreed

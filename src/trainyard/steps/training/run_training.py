@@ -186,6 +186,8 @@ def build_training(
     if settings.deterministic:
         ask_for_determinism()
     torch.set_float32_matmul_precision(settings.matmul_precision)
+    # cuDNN's convolutions have a switch of their own, which is on by default.
+    torch.backends.cudnn.allow_tf32 = settings.matmul_precision != "highest"
     with hang_watch.long_work("verifying the dataset"):
         data = request.data.ready(world, settings.verify_data, hang_watch.still_at_work)
         request, manifest = dataclasses.replace(request, data=data), data.first
@@ -223,7 +225,7 @@ def build_training(
         engine=engine,
         precision=precision,
         batches=batches,
-        agreement=Agreement(world),
+        agreement=Agreement(world, lambda: batches.wait_seconds),
         checkpoints=checkpoints,
         stop_request=stop_request,
         observer=_build_observer(request, engine, progress, world, hang_watch, measures, recorder, opened),

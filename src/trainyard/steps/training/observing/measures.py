@@ -50,6 +50,9 @@ class StepMeasures:
         self._samples = 0
         self._counts = NO_TOKENS
         self._rank_seconds: list[float] = []
+        self._rank_waits: Sequence[float] = ()
+        self._rank_waits_before: Sequence[float] = ()
+        self._rank_peaks: Sequence[float] = ()
 
     def add(self, agreed: AgreedStep) -> None:
         """Count a step."""
@@ -60,6 +63,7 @@ class StepMeasures:
             self._rank_seconds = [0.0] * len(agreed.rank_own_seconds)
         for rank, seconds in enumerate(agreed.rank_own_seconds):
             self._rank_seconds[rank] += seconds
+        self._rank_waits, self._rank_peaks = agreed.rank_data_wait_seconds, agreed.rank_peak_bytes
 
     def window(self) -> dict[str, float | int]:
         """Return the figures of the steps since the last call, of which there is at least one."""
@@ -72,10 +76,18 @@ class StepMeasures:
             "data_wait_seconds": self._data_wait_seconds() / steps,
             "checkpoint_stall_seconds": self._checkpoint_stall_seconds(),
             **_slowest_and_fastest([rank_seconds / steps for rank_seconds in self._rank_seconds]),
+            **self._longest_wait(steps),
+            **_highest("peak_memory", "bytes", self._rank_peaks),
         }
         self._window_start, self._samples, self._rank_seconds = len(self._step_seconds), 0, []
         self._counts = NO_TOKENS
         return figures
+
+    def _longest_wait(self, steps: int) -> dict[str, float | int]:
+        before = self._rank_waits_before or [0.0] * len(self._rank_waits)
+        waits = [(now - then) / steps for now, then in zip(self._rank_waits, before, strict=True)]
+        self._rank_waits_before = self._rank_waits
+        return _highest("longest_data_wait", "seconds", waits)
 
     def whole(self) -> dict[str, float | int]:
         """Return percentiles over all steps so far."""
@@ -139,6 +151,14 @@ def _slowest_and_fastest(rank_seconds: list[float]) -> dict[str, float | int]:
         "fastest_rank_seconds": fastest,
         **{f"rank_{rank}_seconds": seconds for rank, seconds in enumerate(listed)},
     }
+
+
+def _highest(name: str, unit: str, by_rank: Sequence[float]) -> dict[str, float | int]:
+    """Return the highest of the ranks' figures, and which rank's it is; nothing where ranks do not say."""
+    if not by_rank:
+        return {}
+    highest = max(by_rank)
+    return {f"{name}_{unit}": highest, f"{name}_rank": by_rank.index(highest)}
 
 
 class StepGuards:

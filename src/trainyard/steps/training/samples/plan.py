@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -180,6 +180,10 @@ class AgreedStep:
     """This rank's."""
     counts: TokenCounts = NO_TOKENS
     """Of the step's samples; zeros where they do not vary."""
+    rank_data_wait_seconds: Sequence[float] = ()
+    """By rank, how long it has waited for samples since the training began; empty where ranks do not say."""
+    rank_peak_bytes: Sequence[float] = ()
+    """By rank, the peak of its memory so far; empty where ranks do not say."""
 
     @property
     def is_finite(self) -> bool:
