@@ -145,3 +145,70 @@ def test_the_folder_of_azure_ml_is_read_in_spite_of_its_dot(tmp_path: Path) -> N
     job.parent.mkdir()
     job.write_text("type: command\nenvironment: azureml:e:1\ncompute: azureml:c\ncommand: pyhton train.py\n")
     assert [(found.rule, found.span.file) for found in lint([tmp_path]).diagnostics] == [("AML504", job)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "expected"),
+    [
+        ("uri_file", "${{outputs.model}}/model.pt", [("AML510", "warning")]),
+        ("uri_file", "'${{outputs.model}}'/model.pt", [("AML510", "warning")]),
+        ("uri_file", "${{outputs.model}}/../model.pt", []),
+        ("uri_file", "${{outputs.model}}.pt", []),
+        ("uri_folder", "${{outputs.model}}/model.pt", []),
+    ],
+)
+def test_nothing_is_beneath_a_file(tmp_path: Path, kind: str, value: str, expected: list[tuple[str, str]]) -> None:
+    component = COMPONENT.replace("train.py", f"train.py --model {value}")
+    component += f"outputs: {{model: {{type: {kind}}}}}\n"
+    assert rules(tmp_path, {"train.yml": component, "src/train.py": WRITES.replace("open(", "print(")}) == expected
+
+
+@pytest.mark.parametrize(
+    ("inputs", "arguments", "script", "expected"),
+    [
+        ("model: {type: uri_folder}", "--model ${{inputs.model}}", "", []),
+        ("weights: {type: uri_folder}", "--threshold 3", "", [("AML211", "warning")]),
+        ("wait_for: {type: uri_folder}", "--threshold 3", "", []),
+        ("weights: {type: uri_folder}", "--threshold 3", "import os\nprint(os.environ)\n", []),
+    ],
+    ids=["passed on", "left over", "only waited for", "may be read from the environment"],
+)
+def test_a_parallel_step_uses_its_inputs(
+    tmp_path: Path, inputs: str, arguments: str, script: str, expected: list[tuple[str, str]]
+) -> None:
+    component = (
+        "type: parallel\nname: score\ninputs:\n  images: {type: uri_folder}\n  " + inputs + "\n"
+        'input_data: ${{inputs.images}}\nmini_batch_size: "10"\n'
+        "task:\n  type: run_function\n  code: ./src\n  entry_script: score.py\n  environment: azureml:torch:3\n"
+        f"  program_arguments: {arguments}\n"
+    )
+    script += "def init():\n    pass\n\n\ndef run(mini_batch):\n    return mini_batch\n"
+    assert rules(tmp_path, {"score.yml": component, "src/score.py": script}) == expected
+
+
+@pytest.mark.parametrize(
+    ("script", "expected"),
+    [
+        ('import mlflow\nmlflow.log_metric("mAP@50", 0.4)\n', [("AML517", "warning")]),
+        ('from mlflow import log_metrics\nlog_metrics({"val/loss": 1, "F1 (macro)": 2})\n', [("AML517", "warning")]),
+        ('import mlflow\nmlflow.log_param(key="a/../rate", value=3)\n', [("AML517", "warning")]),
+        ('import mlflow\nmlflow.log_metric("val/loss: é-1.5 x", 0.4)\n', []),
+        ('import mlflow\nfor k in (1, 5):\n    mlflow.log_metric(f"recall@{k}", 0.4)\n', []),
+        ('import wandb\nwandb.log_metric("mAP@50", 0.4)\n', []),
+    ],
+)
+def test_names_of_metrics_are_those_that_mlflow_allows(
+    tmp_path: Path, script: str, expected: list[tuple[str, str]]
+) -> None:
+    assert rules(tmp_path, {"train.yml": COMPONENT, "src/train.py": script}) == expected
+
+
+@pytest.mark.parametrize(
+    "name", ["loss", "val/loss", "a b", "n:1", "a@1", "a//b", "/a", "a/", "..", "a/../b", "", "é", "a,b"]
+)
+def test_names_are_allowed_as_mlflow_allows_them(tmp_path: Path, name: str) -> None:
+    validation = pytest.importorskip("mlflow.utils.validation")
+    is_allowed = bool(validation.validate_param_and_metric_name(name)) and not validation.path_not_unique(name)
+    script = f"import mlflow\nmlflow.log_metric({name!r}, 1)\n"
+    found = rules(tmp_path, {"train.yml": COMPONENT, "src/train.py": script})
+    assert found == ([] if is_allowed else [("AML517", "warning")])

@@ -179,11 +179,15 @@ def _unused_input(command: ParsedCommand, context: LintContext) -> Iterator[Diag
         ordering = {
             port.key_span
             for port in command.component.inputs.values()
-            if not port.is_parameter
-            and (_NAMED_TO_ORDER.search(port.name) or _DESCRIBED_TO_ORDER.search(port.description or ""))
+            if not port.is_parameter and only_orders(port.name, port.description or "")
         }
         found = [each for each in _unused_ports(command, "inputs", UNUSED_INPUT) if each.span not in ordering]
         yield from _as_one(found) if len(found) >= _MANY else (_as_note(each, command, context) for each in found)
+
+
+def only_orders(name: str, description: str) -> bool:
+    """Whether the name or description of an input says that it is only waited for."""
+    return bool(_NAMED_TO_ORDER.search(name) or _DESCRIBED_TO_ORDER.search(description))
 
 
 def _as_one(found: Sequence[Diagnostic]) -> Iterator[Diagnostic]:

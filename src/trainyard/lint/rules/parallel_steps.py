@@ -8,12 +8,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from trainyard.lint.checks import LintContext, LintedFile, check
+from trainyard.lint.rules.command_ports import UNUSED_INPUT, only_orders
 from trainyard.lint.script_calls import ScriptStep, script_steps
 from trainyard.lint.scripts.syntax import line_of, parse, walk
 from trainyard.settings.suggestions import did_you_mean, only_close
 from trainyard.spec.diagnostic import Diagnostic, Severity, Span
 from trainyard.spec.documents import shorten
-from trainyard.spec.expressions import only_binding
+from trainyard.spec.expressions import bindings_of_value, only_binding
 from trainyard.spec.model import PARAMETER_TYPES
 from trainyard.spec.rule import Rule
 from trainyard.spec.rules import IGNORED_KEY, MISSING_KEY
@@ -186,6 +187,21 @@ def _mini_batches(file: LintedFile, context: LintContext) -> Iterator[Diagnostic
             span = step.node.key_span("task")
             yield MISSING_KEY.at(span, message, "Write `entry_script: score.py`.", severity="warning")
         yield from _appends(step)
+
+
+@check("file")
+def _unused_inputs(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
+    """Inputs that a parallel step neither splits nor passes to its script."""
+    for step in _steps(file):
+        if step.script is None or context.reads_variables(step.script):
+            continue
+        settings = [entry.value.data for key, entry in step.node.entries.items() if key not in ("inputs", "outputs")]
+        used = {binding.name_in("inputs") for binding in bindings_of_value(settings)}
+        for name, entry in step.node.entries_of("inputs").items():
+            if name not in used and not only_orders(name, entry.value.word("description")):
+                message = f"the step neither splits the input '{name}' nor passes it to the script"
+                hint = f"Put ${{{{inputs.{name}}}}} into 'program_arguments', or remove '{name}'."
+                yield UNUSED_INPUT.at(entry.key.span, message, hint)
 
 
 def _appends(step: ScriptStep) -> Iterator[Diagnostic]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -13,7 +14,7 @@ from trainyard.lint.scripts.syntax import Syntax, constant, dotted, keyword, lin
 from trainyard.settings.suggestions import only_close, slips
 from trainyard.spec.diagnostic import Diagnostic, Related, Span
 from trainyard.spec.documents import Node
-from trainyard.spec.expressions import only_binding
+from trainyard.spec.expressions import bindings_of_value, only_binding
 from trainyard.spec.model import Port
 from trainyard.spec.parsed import ParsedCommand, ParsedPipeline
 from trainyard.spec.rule import Rule
@@ -21,6 +22,8 @@ from trainyard.spec.shell_words import CalledScript
 
 # A custom model may be either.
 _FOLDERS = frozenset({"uri_folder", "mltable", "mlflow_model"})
+# What follows a path in a command and names something beneath it; `/..` does not.
+_BENEATH = re.compile(r"[\"']?(/(?!\.\.)[\w.$*{][^\s\"';|&)]*)")
 _COUNTS_FILES = """\
 === src/count.py
 import argparse
@@ -34,7 +37,7 @@ print(len(os.listdir(args.images)))
 
 
 PORT_READ_OTHERWISE = Rule("AML510", "port-read-otherwise", "warning").explained(
-    summary="A script opens a folder, or looks into a file.",
+    summary="A script opens a folder, or looks into a file; or a command names a path beneath a file.",
     why="A `uri_file` is the path of one file, and a `uri_folder` of a folder. Only reported for what argparse passes "
     "on as it is, and not if the script asks which of the two it got.",
     example="""\
@@ -66,6 +69,20 @@ def _port_read_otherwise(command: ParsedCommand, context: LintContext) -> Iterat
             span = kind.span if kind is not None else port.key_span
             yield PORT_READ_OTHERWISE.at(span, message, hint, [_happens_here(read)])
             break
+
+
+@check("command")
+def _path_beneath_a_file(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
+    """`${{outputs.model}}/model.pt`, where the output is a file itself."""
+    ports = {"inputs": command.component.inputs, "outputs": command.component.outputs}
+    for binding in bindings_of_value(command.text):
+        port = ports.get(binding.path[0], {}).get(".".join(binding.path[1:]))
+        beneath = _BENEATH.match(command.text, binding.end)
+        if port is not None and port.type == "uri_file" and beneath is not None:
+            message = f"'{port.name}' is a file, and '{beneath[1]}' would be beneath it"
+            hint = f"Remove '{beneath[1]}', or give '{port.name}' the type uri_folder."
+            related = [Related(port.key_span, f"'{port.name}' is declared here")]
+            yield PORT_READ_OTHERWISE.at(command.span(*beneath.span(1)), message, hint, related)
 
 
 DIRECT_READ_AS_PATH = Rule("AML511", "direct-read-as-path", "warning").explained(

@@ -1,14 +1,17 @@
-"""Results of a training: checkpoints that survive preemption, and outputs that are not reused by accident."""
+"""Results of a training: checkpoints that survive preemption, outputs that are not reused, names of metrics."""
 
 from __future__ import annotations
 
+import ast
+import posixpath
 import re
 from collections.abc import Iterator
 
 from trainyard.lint.checks import LintContext, check
 from trainyard.lint.placements import Placement
+from trainyard.lint.scripts.syntax import Syntax, dotted, keyword, line_of, parse
 from trainyard.spec.diagnostic import Diagnostic
-from trainyard.spec.documents import Node
+from trainyard.spec.documents import Node, shorten
 from trainyard.spec.parsed import ParsedCommand, ParsedPipeline
 from trainyard.spec.rule import Rule
 
@@ -133,3 +136,51 @@ def _left_deterministic(command: ParsedCommand, context: LintContext) -> Iterato
         head = node.entries.get("name") or next(iter(node.entries.values()))
         message = "Azure ML considers this training deterministic, and reuses its outputs instead of running it"
         yield LEFT_DETERMINISTIC.at(head.key.span, message, "Add `is_deterministic: false`.")
+
+
+# Functions of MLflow that take names, with the argument that has them.
+_TAKE_NAMES = {"log_metric": "key", "log_metrics": "metrics", "log_param": "key", "log_params": "params"}
+_NOT_IN_NAMES = re.compile(r"[^/\w.\- :]")
+_NOT_AT_START = re.compile(r"\A(?:(?:/|\.\.)+|\.\Z)")
+
+
+METRIC_NAME = Rule("AML517", "metric-name", "warning").explained(
+    summary="A script logs a metric or parameter under a name that MLflow does not allow.",
+    why="Names have letters, digits, `_`, `-`, `.`, `:`, blanks and slashes, and lead out of no folder, as `../a` "
+    "does (https://github.com/mlflow/mlflow/blob/master/mlflow/utils/validation.py). MLflow's own stores refuse "
+    "others, and so does a rehearsal: the script ends there. Only literal names are looked at.",
+    example="""\
+type: command
+name: train
+code: ./src
+command: python ‸train.py
+environment: azureml:torch:3
+=== src/train.py
+import mlflow
+
+mlflow.log_metric("recall‹@⇒_at_›5", 0.8)
+""",
+)
+
+
+@check("command")
+def _metric_name(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
+    for called in context.calls_of(command):
+        syntax = parse(called.file) if called.file is not None else None
+        for name, logs in _names_logged(syntax) if syntax is not None else ():
+            allowed = _NOT_AT_START.sub("", posixpath.normpath(_NOT_IN_NAMES.sub("_", name))) or "metric"
+            if called.file is not None and allowed != name:
+                message = f"{called.name} logs '{shorten(name)}', a name that MLflow does not allow"
+                related = [line_of(called.file, logs, "it is logged here")]
+                yield METRIC_NAME.at(called.place, message, f"Write '{shorten(allowed)}'.", related)
+
+
+def _names_logged(syntax: Syntax) -> Iterator[tuple[str, ast.Constant]]:
+    """The literal names of what a script logs with MLflow, with where they are."""
+    for call in syntax.calls:
+        module, _, function = dotted(call.func, syntax.imported).rpartition(".")
+        if module == "mlflow" and function in _TAKE_NAMES:
+            given = call.args[0] if call.args else keyword(call, _TAKE_NAMES[function])
+            for name in given.keys if isinstance(given, ast.Dict) else [given]:
+                if isinstance(name, ast.Constant) and isinstance(name.value, str):
+                    yield name.value, name
