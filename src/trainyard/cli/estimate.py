@@ -136,8 +136,8 @@ def estimate(
         raise UsageError("--gpus-per-node needs --sku or --gpu")
     if output_format == "markdown" and not compares:
         raise UsageError("--format markdown needs --what-if")
-    if searches and (compares or tokens or images):
-        raise UsageError("expected --search without --what-if, --tokens and --images")
+    if searches and compares:
+        raise UsageError("expected --search or --what-if, not both")
     if searches or compares:
         numbers = [nodes] if searches else [count for count in SCALING_NODES if count < nodes] + [nodes]
         if machines:
@@ -146,11 +146,11 @@ def estimate(
             candidates = [each for count in numbers for each in current_machines(count)]
             flags["precision"] = flags["precision"] or "bf16"
         wanted = _training(architecture, candidates[0], **flags)
-        if searches:
-            found = search(wanted, candidates)
-            click.echo(reporters.search_as_json(found) if output_format == "json" else reporters.search_as_text(found))
-            return
         samples = _samples(wanted, tokens, images, epochs)
+        if searches:
+            show = reporters.search_as_json if output_format == "json" else reporters.search_as_text
+            click.echo(show(search(wanted, candidates), samples))
+            return
         click.echo(_WHAT_IF_REPORTERS[output_format](what_if(wanted, candidates), samples))
         return
     if machines is None:

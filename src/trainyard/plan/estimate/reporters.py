@@ -66,10 +66,11 @@ def model_text(training: TrainingShape) -> str:
 
 
 def machines_text(training: TrainingShape) -> str:
-    """Return `2 × Standard_ND96isr_H100_v5, 16 × H100-SXM`."""
+    """Return `2 × Standard_ND96isr_H100_v5, 16 × H100-SXM`, with a word where images for x86 do not run."""
     machines = training.machines
     nodes = f"{machines.nodes} × {machines.sku.name}" if machines.sku else counted(machines.nodes, "node")
-    return f"{nodes}, {machines.world_size} × {machines.gpu.name}"
+    arm = " (ARM)" if machines.sku is not None and machines.sku.cpu_architecture == "arm64" else ""
+    return f"{nodes}{arm}, {machines.world_size} × {machines.gpu.name}"
 
 
 def settings_text(training: TrainingShape) -> str:
@@ -125,27 +126,22 @@ def units_of(training: TrainingShape) -> tuple[str, str]:
     return "tokens", "billion tokens"
 
 
-def search_as_text(found: Found) -> str:
+def search_as_text(found: Found, samples: float | None = None) -> str:
     """Return the fastest and the cheapest settings as two tables."""
     if not found.fastest:
         return "nothing fits: use more nodes, or a shorter --sequence-length"
-    unit, many = units_of(found.fastest[0].training)
-    header = ("machines", "settings", "micro-batch", "a GPU", f"{unit}/s", "$/h", f"$/{many}")
-    blocks = []
-    for title, estimates in vars(found).items():
-        rows = [header, *(_search_row(each) for each in estimates[:_MOST_FOUND])]
-        blocks.append("\n".join([title, *printing.table(rows, indent=2)]))
-    return "\n\n".join(blocks)
+    tables = {title: _table(estimates[:_MOST_FOUND], samples) for title, estimates in vars(found).items()}
+    return "\n\n".join("\n".join([title, *printing.table(rows, indent=2)]) for title, rows in tables.items())
 
 
 def what_if_as_text(found: Sequence[Estimate], samples: float | None) -> str:
     """Return a table of machines and engines, with how long a training of so many rows or images takes on each."""
-    return "\n".join(printing.table(_what_if_rows(found, samples)))
+    return "\n".join(printing.table(_table(found, samples)))
 
 
 def what_if_as_markdown(found: Sequence[Estimate], samples: float | None) -> str:
     """Return the same as a table of Markdown."""
-    header, *rows = _what_if_rows(found, samples)
+    header, *rows = _table(found, samples)
     return "\n".join(markdown.table(header, rows))
 
 
@@ -155,31 +151,36 @@ def what_if_as_json(found: Sequence[Estimate], samples: float | None) -> str:
     return printing.json_text({"format": PLAN_FORMAT, "what_if": jobs})
 
 
-def _what_if_rows(found: Sequence[Estimate], samples: float | None) -> list[tuple[str, ...]]:
-    header = ("machines", "settings", "micro-batch", "a GPU", "MFU", "$/h", "takes", "$", "spot takes", "spot $")
-    rows: list[tuple[str, ...]] = [header]
+def _table(found: Sequence[Estimate], samples: float | None) -> list[list[str]]:
+    """Return a header and a row for each estimate; with a whole training's time and price where its length is known."""
+    unit, many = units_of(found[0].training) if found else ("tokens", "billion tokens")
+    header = ["machines", "settings", "micro-batch", "a GPU", f"{unit}/s", "MFU", "$/h", f"$/{many}"]
+    rows = [header if samples is None else [*header, "takes", "$", "spot takes", "spot $"]]
     for each in found:
         price = each.money.on_demand
-        whole = each.whole_training(samples) if samples is not None else None
-        rows.append(
-            (
-                machines_text(each.training),
-                settings_text(each.training),
-                str(each.training.micro_batch_size),
-                gigabytes(each.memory.total),
-                percentage(each.mfu),
-                f"{price.usd_per_hour:,.2f}" if price else "-",
-                duration(whole.seconds) if whole else "-",
-                _usd(whole.on_demand_usd if whole else None),
-                duration(whole.spot_seconds) if whole and whole.spot_seconds is not None else "-",
-                _usd(whole.spot_usd if whole else None),
-            )
-        )
+        row = [
+            machines_text(each.training),
+            settings_text(each.training),
+            str(each.training.micro_batch_size),
+            gigabytes(each.memory.total),
+            rate_text(each),
+            percentage(each.mfu),
+            f"{price.usd_per_hour:,.2f}" if price else "-",
+            price_text(each),
+        ]
+        if samples is not None and (whole := each.whole_training(samples)):
+            row += [
+                duration(whole.seconds),
+                _usd(whole.on_demand_usd),
+                duration(whole.spot_seconds),
+                _usd(whole.spot_usd),
+            ]
+        rows.append(row)
     return rows
 
 
 def _usd(usd: float | None) -> str:
-    return "-" if usd is None else f"{usd:,.0f}"
+    return "–" if usd is None else f"{usd:,.0f}"
 
 
 def as_json(found: Estimate, samples: float | None = None) -> str:
@@ -187,9 +188,9 @@ def as_json(found: Estimate, samples: float | None = None) -> str:
     return printing.json_text({"format": PLAN_FORMAT, "jobs": {"train": job_as_json(found, samples)}})
 
 
-def search_as_json(found: Found) -> str:
+def search_as_json(found: Found, samples: float | None = None) -> str:
     """Return the fastest and the cheapest, each a list of jobs as in a plan."""
-    best = {name: list(map(job_as_json, estimates)) for name, estimates in vars(found).items()}
+    best = {name: [job_as_json(each, samples) for each in estimates] for name, estimates in vars(found).items()}
     return printing.json_text({"format": PLAN_FORMAT, **best})
 
 
@@ -408,16 +409,3 @@ def _dollars(usd: float | None) -> str:
 
 def _price(price: Price) -> str:
     return f"${price.usd_per_hour:,.2f} an hour ({price.source})"
-
-
-def _search_row(found: Estimate) -> Sequence[str]:
-    price = found.money.on_demand
-    return (
-        machines_text(found.training),
-        settings_text(found.training),
-        str(found.training.micro_batch_size),
-        gigabytes(found.memory.total),
-        rate_text(found),
-        f"{price.usd_per_hour:,.2f}" if price else "-",
-        price_text(found),
-    )
