@@ -307,6 +307,7 @@ def test_a_task_of_your_own_is_counted_as_its_loss_computes_it(trainyard: Run, w
     assert jobs[1]["time"]["step_seconds"] > 0
 
     text = trainyard("estimate", "--task", "wide.yaml", *flags[:-2])
+    assert "in 8 of 10" not in text.stdout, "nothing is published of it"
     assert "forecasting:Forecasting, 139,265 parameters" in text.stdout
     assert "samples a second and GPU" in text.stdout
 

@@ -35,10 +35,10 @@ class Interval:
 
 
 def kind_of(training: TrainingShape) -> str:
-    """Return one of KINDS."""
+    """Return one of KINDS, or `samples` for a task of a user's own."""
     model = training.architecture
     if not isinstance(model, Architecture):
-        return "images"
+        return model.samples
     if model.family == OTHER_FAMILY:
         return "other language models"
     if training.tokens_per_micro_batch < SMALL_MICRO_BATCH_TOKENS:
@@ -47,8 +47,8 @@ def kind_of(training: TrainingShape) -> str:
 
 
 def interval_of(training: TrainingShape) -> Interval:
-    """Return the interval of a training's kind."""
-    return _intervals()[kind_of(training)]
+    """Return the interval of a training's kind; one of no rows for a task of a user's own."""
+    return _intervals().get(kind_of(training), Interval("", 0, 1.0, 1.0, 0, None, None))
 
 
 @cache

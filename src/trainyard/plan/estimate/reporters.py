@@ -248,8 +248,8 @@ def time_as_json(found: Estimate | None, reason: str = "") -> dict[str, Any]:
     time, interval = found.time, interval_of(found.training)
     document: dict[str, Any] = {
         "step_seconds": time.total,
-        "step_seconds_p10": time.total * interval.time_low,
-        "step_seconds_p90": time.total * interval.time_high,
+        "step_seconds_p10": time.total * interval.time_low if interval.rows else None,
+        "step_seconds_p90": time.total * interval.time_high if interval.rows else None,
         "tokens_per_second_per_gpu": found.tokens_per_second_per_gpu,
         "samples_per_second_per_gpu": found.samples_per_second_per_gpu,
         "mfu": found.mfu,
@@ -364,11 +364,10 @@ def _time_facts(found: Estimate) -> list[tuple[str, str]]:
     mfu = f", MFU {percentage(found.mfu)}" if found.mfu is not None else ""
     interval = interval_of(found.training)
     low, high = (duration(time.total * times) for times in (interval.time_low, interval.time_high))
-    facts = [
-        ("time", f"{duration(time.total)} a step, {count(rate)} {unit} a second and GPU{mfu}"),
-        ("", f"{low} to {high} a step in 8 of 10 published trainings of {interval.kind}"),
-        ("", parts),
-    ]
+    facts = [("time", f"{duration(time.total)} a step, {count(rate)} {unit} a second and GPU{mfu}")]
+    if interval.rows:
+        facts.append(("", f"{low} to {high} a step in 8 of 10 published trainings of {interval.kind}"))
+    facts.append(("", parts))
     return [*facts, ("", found.time_reason)] if found.time_reason else facts
 
 
