@@ -120,6 +120,14 @@ def read_text(file: Path, *, encoding: str = "utf-8", errors: str = "strict", li
     return read_bytes(file, limit_bytes).decode(encoding, errors)
 
 
+def text_or_empty(file: Path) -> str:
+    """Return the text of a file, whatever its encoding; an empty one for a file that cannot be read."""
+    try:
+        return read_text(file, errors="replace")
+    except OSError:
+        return ""
+
+
 def names_in(folder: str | os.PathLike[str]) -> list[str]:
     """Return the sorted names in a folder; none of one that cannot be read, or is outside the root."""
     try:

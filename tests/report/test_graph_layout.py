@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from graphlib import CycleError
 from itertools import combinations
 
 import pytest
@@ -48,7 +49,7 @@ def test_crossings_are_untangled() -> None:
 
 
 def test_a_cycle_is_reported() -> None:
-    with pytest.raises(ValueError, match="these jobs depend on each other: b, c"):
+    with pytest.raises(CycleError):
         lay_out({"a": [], "b": ["a", "c"], "c": ["b"]}, SPACING)
 
 

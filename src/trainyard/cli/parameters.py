@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import click
 
-from trainyard.project_files import read_text
+from trainyard.project_files import text_or_empty
 
 
 class VerbGroup(click.Group):
@@ -196,7 +196,4 @@ def _example_in(*folders: Path) -> Path | None:
 
 
 def _is_job(file: Path) -> bool:
-    try:
-        return _JOB.search(read_text(file, errors="replace")) is not None
-    except OSError:
-        return False
+    return _JOB.search(text_or_empty(file)) is not None

@@ -16,6 +16,7 @@ from trainyard.errors import UsageError
 from trainyard.plan.difference import FigureChange, PlanDifference
 from trainyard.plan.difference_reporters import as_text, settings_as_text, shortened, times
 from trainyard.plan.pipeline_settings import Change, changes_between, keys_of
+from trainyard.printing import shortened as shortened_name
 from trainyard.printing import table
 from trainyard.project_files import reading_also
 from trainyard.render.drift import Drift
@@ -232,15 +233,10 @@ def _rows(values: Sequence[_Value], places: dict[_Value, list[str]]) -> list[str
     for value in values:
         names = places[value]
         where = ", ".join(names) if len(names) <= _MOST_NAMED else f"{names[0]} and {len(names) - 1} more"
-        change = f"{_cut(value.before, _WIDEST_TEXT)} → {_cut(value.after, _WIDEST_TEXT)}   {value.times}".rstrip()
-        rows.append((_cut(value.label.removeprefix("inputs."), _WIDEST_LABEL), change, where))
+        before, after = (shortened_name(text, _WIDEST_TEXT) for text in (value.before, value.after))
+        change = f"{before} → {after}   {value.times}".rstrip()
+        rows.append((shortened_name(value.label.removeprefix("inputs."), _WIDEST_LABEL), change, where))
     return table(rows, indent=2) if rows else []
-
-
-def _cut(text: str, widest: int) -> str:
-    """Return a text without its middle where it is too long: names differ at both ends."""
-    half = (widest - 1) // 2
-    return text if len(text) <= widest else f"{text[:half]}…{text[-half:]}"
 
 
 def _first(lines: Iterable[str]) -> list[str]:

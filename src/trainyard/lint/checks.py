@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -17,12 +17,13 @@ from trainyard.lint.scripts.flag_readers import read_flags, with_task_flags
 from trainyard.lint.scripts.flags import ScriptFlags
 from trainyard.project_files import read_bytes, repository_of, yaml_files
 from trainyard.spec.computes import Computes
-from trainyard.spec.diagnostic import Diagnostic, Span
+from trainyard.spec.diagnostic import Diagnostic, Related, Span
 from trainyard.spec.documents import Document, Node, Value
 from trainyard.spec.file_kinds import Kind
 from trainyard.spec.model import Component, Job, Pipeline, PipelineComponent, Sweep, code_of
 from trainyard.spec.parsed import Parsed, ParsedCommand, ParsedPipeline
 from trainyard.spec.resolution import Resolution
+from trainyard.spec.rule import Rule
 from trainyard.spec.shell_words import CalledScript, called_scripts
 from trainyard.spec.uploads import Upload, doubtful_uploads, ignore_rule
 
@@ -99,6 +100,16 @@ def exceeds(part: Node | None, whole: Node | None) -> bool:
     """Return whether one number is larger than another; False unless both are numbers."""
     first, second = number_of(part), number_of(whole)
     return first is not None and second is not None and first > second
+
+
+def contradicting_limits(job: Node, pairs: Iterable[tuple[str, str, str, str]], rule: Rule) -> Iterator[Diagnostic]:
+    """Yield limits of a job of which the first is larger than the second; both are told of in words."""
+    for smaller, larger, what, whole in pairs:
+        part, most = job.find("limits", smaller), job.find("limits", larger)
+        if part is not None and most is not None and exceeds(part, most):
+            message = f"{part.text} {what}, but only {most.text} {whole}"
+            related = [Related(most.span, f"'{larger}' is set here")]
+            yield rule.at(part.span, message, f"Write {most.text} or less.", related)
 
 
 @dataclass

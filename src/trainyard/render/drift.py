@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from trainyard.project_files import read_text
+from trainyard.project_files import text_or_empty
 from trainyard.render.copies import stale_copies
 from trainyard.render.limited_rendering import render_limited
 from trainyard.render.project import Project
@@ -79,7 +79,7 @@ def _drifts(project: Project, rendering: Rendering, text_of: Callable[[FileOnDis
         yield Drift(path, reason, diff, "changed" if path in new else "removed", is_foreign=is_edited)
     for path in new.keys() - on_disk.keys():
         if path.exists():
-            diff = _diff(project, path, _text_of(path), new[path])
+            diff = _diff(project, path, text_or_empty(path), new[path])
             yield Drift(path, "was not rendered by Trainyard", diff, is_foreign=True)
         else:
             yield Drift(path, "is missing", _diff(project, path, "", new[path]), "added")
@@ -102,10 +102,3 @@ def _diff(project: Project, path: Path, old: str, new: str) -> str:
     name = project.shown(path)
     lines = difflib.unified_diff(old.splitlines(keepends=True), new.splitlines(keepends=True), f"a/{name}", f"b/{name}")
     return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
-
-
-def _text_of(path: Path) -> str:
-    try:
-        return read_text(path, errors="replace")
-    except OSError:
-        return ""

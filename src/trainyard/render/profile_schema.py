@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any
 
-from trainyard.project_files import read_text
+from trainyard.project_files import text_or_empty
 from trainyard.render import rules
 from trainyard.render.layers import Layers
 from trainyard.render.project import Project
@@ -96,10 +96,7 @@ def _pipeline_templates(project: Project) -> dict[str, list[str]]:
 
 def _texts_of_template(project: Project, template: str, seen: frozenset[str] = frozenset()) -> Iterator[str]:
     """Yield the texts of a template's chain of `extends`; a missing or circular one is reported by rendering."""
-    try:
-        text = read_text(project.templates / template, errors="replace")
-    except OSError:
-        return
+    text = text_or_empty(project.templates / template)
     parent = _EXTENDS.search(text)
     if parent is not None and parent.group(1) not in seen:
         yield from _texts_of_template(project, parent.group(1), seen | {template})

@@ -30,7 +30,7 @@ from jinja2.utils import Cycler, Namespace, missing
 from trainyard.catalogue.skus import Sku
 from trainyard.errors import UsageError
 from trainyard.plan.estimate.search import Proposal, Proposed
-from trainyard.project_files import read_text
+from trainyard.project_files import read_text, text_or_empty
 from trainyard.render import rules
 from trainyard.render.profiles import Cluster, Profile
 from trainyard.render.project import Project
@@ -185,7 +185,7 @@ def check_blocks(project: Project, templates: TemplateSet, name: str) -> None:
 
 def _parsed(project: Project, templates: TemplateSet, name: str) -> nodes.Template:
     file = project.templates / name
-    return templates.parse(_text_of(file), name, str(file))
+    return templates.parse(text_or_empty(file), name, str(file))
 
 
 def _blocks_of(project: Project, templates: TemplateSet, extends: nodes.Extends) -> set[str]:
@@ -307,7 +307,7 @@ def _place(project: Project, template: str, error: BaseException) -> tuple[Path,
 
 def _at(file: Path, line: int, name: str, rule: Rule, message: str, hint: str) -> Diagnostic:
     """Return a finding at a name in a line of a template, or at the line's first tag if no name is known."""
-    lines = _text_of(file).split("\n")
+    lines = text_or_empty(file).split("\n")
     # For a tag that spans lines, Jinja reports the first or the last; the name may be in another.
     for number in (*range(line, min(line + 10, len(lines) + 1)), *range(line - 1, max(line - 10, 0), -1)):
         found = re.search(rf"(?<![\w]){re.escape(name)}(?![\w])", lines[number - 1]) if name else None
@@ -320,16 +320,9 @@ def _at(file: Path, line: int, name: str, rule: Rule, message: str, hint: str) -
     return rule.at(Span(file, line, column, line, max(len(text), column) + 1), message, hint=hint)
 
 
-def _text_of(file: Path) -> str:
-    try:
-        return read_text(file, errors="replace")
-    except OSError:
-        return ""
-
-
 def _names_set_in(file: Path) -> set[str]:
     """Return the names that a template defines itself: `set`, `for`, `macro`, `import`."""
-    text = _text_of(file)
+    text = text_or_empty(file)
     made = re.findall(r"\{%-?\s*(?:set|for|macro)\s+(\w+)|\bas\s+(\w+)", text)
     return {name for pair in made for name in pair if name}
 

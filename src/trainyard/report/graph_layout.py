@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from graphlib import TopologicalSorter
 from itertools import pairwise
 
 _SWEEPS = 8
@@ -67,7 +68,7 @@ _Neighbours = Mapping[_Vertex, list[_Vertex]]
 def lay_out(depends_on: Mapping[str, Sequence[str]], spacing: Spacing) -> Layout:
     """Return the layout of jobs, each given with the jobs that it depends on; the same graph has the same layout.
 
-    Raise `ValueError` naming the jobs that depend on each other in a cycle.
+    Raise `CycleError`, a `ValueError`, for jobs that depend on each other in a cycle.
     """
     layer_of = _layers(depends_on)
     layers, neighbours_before, neighbours_after = _with_bends(depends_on, layer_of)
@@ -95,15 +96,9 @@ def lay_out(depends_on: Mapping[str, Sequence[str]], spacing: Spacing) -> Layout
 def _layers(depends_on: Mapping[str, Sequence[str]]) -> dict[str, int]:
     """Return the length of the longest path to each job."""
     layer_of: dict[str, int] = {}
-    waiting = dict(depends_on)
-    while waiting:
-        ready = [job for job, sources in waiting.items() if all(source in layer_of for source in sources)]
-        if not ready:
-            raise ValueError(f"these jobs depend on each other: {', '.join(sorted(waiting))}")
-        for job in ready:
-            layer_of[job] = max((layer_of[source] + 1 for source in waiting[job]), default=0)
-        waiting = {job: sources for job, sources in waiting.items() if job not in layer_of}
-    return layer_of
+    for job in TopologicalSorter(depends_on).static_order():
+        layer_of[job] = max((layer_of[source] + 1 for source in depends_on[job]), default=0)
+    return {job: layer_of[job] for job in depends_on}
 
 
 def _with_bends(

@@ -209,7 +209,7 @@ class Reading:
         message = f"{what}: there is no {kind} '{reference}' beside this file"
         if os.path.dirname(reference):
             message = f"{what}: there is no {kind} '{reference}', relative to this file"
-        self.findings.add(node.span, rule, message, hint=self._meant_path(reference, folder) or _similar_file(path))
+        self.findings.add(node.span, rule, message, hint=self._meant_path(reference, folder) or similar_file(path))
         return None
 
     def _meant_path(self, reference: str, folder: bool | None) -> str:
@@ -230,7 +230,8 @@ def is_there(path: Path, folder: bool | None) -> bool:
         return False
 
 
-def _similar_file(path: Path) -> str:
+def similar_file(path: Path) -> str:
+    """A hint that names the file that a missing one probably stands for; empty if there is none."""
     match = closest(path.name, names_in(path.parent))
     if match is not None and match != path.name:
         return f"Did you mean '{match}', in the same folder?"

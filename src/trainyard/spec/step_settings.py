@@ -13,9 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
-from trainyard.project_files import names_in
 from trainyard.settings.step_fields import StepField
-from trainyard.settings.suggestions import closest
 from trainyard.settings.task_fields import TaskError, built_in_step_fields, task_fields
 from trainyard.settings.written_settings import OVERRIDES, SETTINGS, value_of_plain_scalar, value_of_text, value_of_yaml
 from trainyard.spec.deepspeed_settings import DeepSpeedFile, read_deepspeed_file
@@ -24,7 +22,7 @@ from trainyard.spec.documents import Document, Entry, Node, Value, describe, par
 from trainyard.spec.expressions import ExpressionError, bindings_in
 from trainyard.spec.findings import DocumentStore
 from trainyard.spec.model import Component, Sweep
-from trainyard.spec.parsed import is_address, is_there
+from trainyard.spec.parsed import is_address, is_there, similar_file
 from trainyard.spec.resolved import DataPath, JobOutput, Known, Resolved, Unknown, Wrong
 from trainyard.spec.rule import Rule
 from trainyard.spec.set_arguments import COMMAND_LINE
@@ -210,7 +208,7 @@ class StepSettings:
         file = _settings_path(path, given.written.span)
         if not is_there(file, folder=False):
             message = f"the settings file {path} does not exist"
-            return Wrong(SETTINGS_NOT_FOUND.at(given.written.span, message, _similar(file)))
+            return Wrong(SETTINGS_NOT_FOUND.at(given.written.span, message, similar_file(file)))
         try:
             document = self._store.peek(file)
         except SpecError as error:
@@ -433,8 +431,3 @@ def _settings_path(text: str, written: Span) -> Path:
     """Return the file that a local path means: relative to where it is written, or to here on the command line."""
     here = Path.cwd() if written.file == COMMAND_LINE else written.file.parent
     return Path(os.path.normpath(here / text.removeprefix("file://").removeprefix("file:")))
-
-
-def _similar(missing: Path) -> str:
-    meant = closest(missing.name, names_in(missing.parent))
-    return f"Did you mean '{meant}', in the same folder?" if meant is not None else ""

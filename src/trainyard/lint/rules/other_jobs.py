@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import chain
 
-from trainyard.lint.checks import LintContext, LintedFile, check, exceeds
+from trainyard.lint.checks import LintContext, LintedFile, check, contradicting_limits
 from trainyard.spec.diagnostic import Diagnostic, Related, Severity
 from trainyard.spec.documents import Node, shorten
 from trainyard.spec.expressions import only_binding
@@ -119,8 +119,9 @@ forecasting: {‹⇒time_column_name: day, ›forecast_horizon: 14}
 @check("file")
 def _automl_contradiction(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
     for job in file.jobs_of("automl"):
-        findings = (_forecast, _positive_label, _limits, _algorithms, _validation, _exit_score, _outputs)
+        findings = (_forecast, _positive_label, _algorithms, _validation, _exit_score, _outputs)
         yield from chain.from_iterable(each(job) for each in findings)
+        yield from contradicting_limits(job, _LIMITS, AUTOML_CONTRADICTION)
         yield from _tables(job, file.root)
 
 
@@ -169,15 +170,6 @@ def _outputs(job: Node) -> Iterator[Diagnostic]:
         if name == "best_model" and kind is not None and entry.value.word("type") in ("custom_model", "triton_model"):
             message = f"AutoML's best model is an mlflow_model, not a {kind.text}"
             yield AUTOML_CONTRADICTION.at(kind.span, message, "Write mlflow_model.", replacement="mlflow_model")
-
-
-def _limits(job: Node) -> Iterator[Diagnostic]:
-    for smaller, larger, what, whole in _LIMITS:
-        part, most = job.find("limits", smaller), job.find("limits", larger)
-        if part is not None and most is not None and exceeds(part, most):
-            message = f"{part.text} {what}, but only {most.text} {whole}"
-            related = [Related(most.span, f"'{larger}' is set here")]
-            yield AUTOML_CONTRADICTION.at(part.span, message, f"Write {most.text} or less.", related)
 
 
 def _algorithms(job: Node) -> Iterator[Diagnostic]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from trainyard.lint.checks import LintContext, LintedFile, check, exceeds, jobs_in, known_words, number_of
+from trainyard.lint.checks import LintContext, LintedFile, check, contradicting_limits, jobs_in, known_words, number_of
 from trainyard.lint.rules.command_ports import UNUSED_INPUT
 from trainyard.lint.scripts.syntax import parse
 from trainyard.settings.suggestions import did_you_mean
@@ -62,7 +62,7 @@ def _sweep_contradiction(file: LintedFile, context: LintContext) -> Iterator[Dia
 
 def _check(sweep: Node) -> Iterator[Diagnostic]:
     yield from _sampling(sweep)
-    yield from _limits(sweep)
+    yield from contradicting_limits(sweep, _LIMITS, SWEEP_CONTRADICTION)
     yield from _policy(sweep)
     for name, entry in sweep.entries_of("search_space").items():
         least, most = entry.value.get("min_value"), entry.value.get("max_value")
@@ -134,15 +134,6 @@ def _sampling(sweep: Node) -> Iterator[Diagnostic]:
         message = f"{named.text} sampling supports {', '.join(sorted(suited))}, but '{name}' is {kind.text}"
         hint = "Write `sampling_algorithm: random`, or `type: choice` with values."
         yield SWEEP_CONTRADICTION.at(place.span, message, hint, [Related(other.span, f"{other.text} is set here")])
-
-
-def _limits(sweep: Node) -> Iterator[Diagnostic]:
-    for smaller, larger, what, whole in _LIMITS:
-        part, most = sweep.find("limits", smaller), sweep.find("limits", larger)
-        if part is not None and most is not None and exceeds(part, most):
-            message = f"{part.text} {what}, but only {most.text} {whole}"
-            related = [Related(most.span, f"'{larger}' is set here")]
-            yield SWEEP_CONTRADICTION.at(part.span, message, f"Write {most.text} or less.", related)
 
 
 def _policy(sweep: Node) -> Iterator[Diagnostic]:

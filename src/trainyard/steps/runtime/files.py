@@ -9,7 +9,7 @@ import io
 import json
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,11 @@ def parse_json(text: str | bytes, what: object) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError) as failure:
         raise StepError(f"{what} is not valid JSON: {failure}") from None
+
+
+def sha256_of_json(document: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of a JSON document, however it is laid out as text."""
+    return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
 
 
 def read_json_object(file: Path, expected_format: str) -> dict[str, Any]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -15,7 +13,7 @@ import torch
 from trainyard.settings.files import file_sha256, os_errors_name
 from trainyard.settings.suggestions import closest
 from trainyard.steps.runtime.errors import StepError
-from trainyard.steps.runtime.files import CONFIG_FILE, parse_json
+from trainyard.steps.runtime.files import CONFIG_FILE, parse_json, sha256_of_json
 from trainyard.steps.runtime.world import World
 from trainyard.steps.training.weights_in_files import (
     WEIGHTS_FILE,
@@ -110,7 +108,7 @@ def model_digest(folder: Path, world: World | None = None) -> str:
     own = {name: file_sha256(folder / name) for name in names[rank::size]}
     parts = [own] if world is None else world.gather(own)
     digests = {name: digest for part in parts for name, digest in part.items()}
-    return hashlib.sha256(json.dumps(digests, sort_keys=True).encode()).hexdigest()
+    return sha256_of_json(digests)
 
 
 def load_model(folder: Path, needs: ModelNeeds) -> torch.nn.Module:

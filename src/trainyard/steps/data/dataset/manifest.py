@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 import re
 from collections.abc import Mapping
@@ -16,7 +14,7 @@ import numpy as np
 from trainyard.settings.typed_json import read_dataclass
 from trainyard.steps.data.dataset.shards import Shard, require_sizes
 from trainyard.steps.runtime.errors import StepError
-from trainyard.steps.runtime.files import read_json_object, write_json
+from trainyard.steps.runtime.files import read_json_object, sha256_of_json, write_json
 
 MANIFEST_FILE = "manifest.json"
 DATASET_FORMAT = "trainyard.dataset/1"
@@ -85,11 +83,11 @@ class Manifest:
     def write(self, folder: Path) -> None:
         """Write the manifest, the last of a dataset's files, with a digest of itself."""
         document = {"format": DATASET_FORMAT, **self._document()}
-        write_json(folder / MANIFEST_FILE, {**document, "sha256": _sha256_of(document)})
+        write_json(folder / MANIFEST_FILE, {**document, "sha256": sha256_of_json(document)})
 
     def digest(self) -> str:
         """Return a SHA-256 of what identifies the samples, independent of where the dataset lies or came from."""
-        return _sha256_of({**self._document(), "source": None})
+        return sha256_of_json({**self._document(), "source": None})
 
     def _document(self) -> dict[str, Any]:
         left_out = ("folder",) if self.text else ("folder", "text")
@@ -138,15 +136,10 @@ _LARGEST_VOCABULARY = (1 << 32) - 1
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
-def _sha256_of(document: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of a JSON document, independent of its layout as text."""
-    return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
-
-
 def _checked_manifest(document: dict[str, Any]) -> Manifest:
     """Return the manifest in a JSON document. ValueError for the first thing that is invalid."""
     written_digest = document.pop(_SELF_DIGEST, None)
-    if written_digest not in (None, _sha256_of(document)):
+    if written_digest not in (None, sha256_of_json(document)):
         raise ValueError(f"it was altered: the SHA-256 of the rest of it differs from its {_SELF_DIGEST!r}")
     del document["format"]
     manifest = read_dataclass(Manifest, document, "manifest", allow_unknown=False)

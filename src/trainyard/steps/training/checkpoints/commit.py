@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Mapping
@@ -12,7 +11,7 @@ from typing import Any
 
 from trainyard.settings.files import os_errors_name
 from trainyard.steps.runtime.errors import StepError
-from trainyard.steps.runtime.files import make_names_durable, write_durably
+from trainyard.steps.runtime.files import make_names_durable, sha256_of_json, write_durably
 from trainyard.steps.training.samples.plan import Progress
 
 COMMIT_FILE = "commit.json"
@@ -60,7 +59,7 @@ def write_commit(folder: Path, commit: Commit) -> None:
     """Make the folder a checkpoint. Its files must be safely on disk by now."""
     document = asdict(commit)
     document = {"format": CHECKPOINT_FORMAT, **document.pop("progress"), **document}
-    document[_OWN_DIGEST] = _digest(document)
+    document[_OWN_DIGEST] = sha256_of_json(document)
     write_durably(folder / COMMIT_FILE, [(json.dumps(document, indent=1) + "\n").encode()])
     make_names_durable(folder)
     make_names_durable(folder.parent)
@@ -82,7 +81,7 @@ def read_commit(folder: Path) -> Commit:
     if not isinstance(document, dict):
         raise BrokenCheckpoint(f"{file} was not written by a training step")
     _refuse_another_version(folder, document)
-    if document.pop(_OWN_DIGEST, None) != _digest(document):
+    if document.pop(_OWN_DIGEST, None) != sha256_of_json(document):
         raise BrokenCheckpoint(f"{file} has changed since it was written: its SHA-256 differs")
     try:
         return _parse(document)
@@ -133,8 +132,3 @@ def _refuse_another_version(folder: Path, document: dict[str, Any]) -> None:
         f"{folder} was written by {age} version of Trainyard ({document['format']}; this one reads "
         f"{CHECKPOINT_FORMAT}): continue with that version, or start over with --resume never, which keeps them aside"
     )
-
-
-def _digest(document: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of the content, however it is laid out."""
-    return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
