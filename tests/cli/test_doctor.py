@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import os
 from collections.abc import Callable
@@ -65,3 +66,25 @@ def test_a_package_that_is_not_the_pinned_one_is_noted(
     assert any(line.startswith("note    click: 8.") and line.endswith(", pinned to 7.0") for line in lines)
     assert "        fix: pip install 'click==7.0'" in lines
     assert any(line.startswith("ok      rich: ") for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("package", "fix"),
+    [
+        ("azure-ai-ml", "pip install 'trainyard-azureml[azure]'; in a checkout: pip install -e '.[azure]'"),
+        ("torch", "pip install 'trainyard-azureml[train]'; in a checkout: make setup"),
+    ],
+)
+def test_a_missing_package_is_installed_by_the_extra_that_has_it(
+    trainyard: Callable[..., Any], program: Programs, monkeypatch: pytest.MonkeyPatch, package: str, fix: str
+) -> None:
+    """`make setup` installs what a run needs, which azure-ai-ml is not."""
+    installed = importlib.metadata.version
+
+    def version(name: str) -> str:
+        if name == package:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return installed(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    assert f"{package}: not installed\n        fix: {fix}\n" in trainyard("doctor").stdout

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shutil
 import subprocess
 import sys
@@ -15,7 +16,8 @@ import pytest
 
 Run = Callable[..., Any]
 
-OWN_TASK = Path(__file__).parents[2] / "docs" / "own_task" / "forecasting.py"
+ROOT = Path(__file__).parents[2]
+OWN_TASK = ROOT / "docs" / "own_task" / "forecasting.py"
 H100 = ("--sku", "Standard_ND96isr_H100_v5")
 
 
@@ -278,6 +280,29 @@ def test_a_config_of_another_family_is_counted_on_the_meta_device(trainyard: Run
     # 1000 x 64 words, 128 beside them, two layers of 12 h^2 + 13 h, and the last norm.
     expected = 64_000 + 128 + 2 * (12 * 64**2 + 13 * 64) + 128
     assert json.loads(outcome.stdout)["jobs"]["train"]["parameters"] == expected
+
+
+def test_an_unknown_model_is_answered_with_the_nearest_and_the_page_with_all(trainyard: Run) -> None:
+    outcome = trainyard("estimate", "--model", "hawk-900b", *H100)
+    assert outcome.exit_code == 2
+    near = re.search(r"Nearest: (.*?)\. docs/models\.md has all (\d+)", outcome.stderr)
+    assert near is not None, outcome.stderr
+    names = near[1].split(", ")
+    assert len(names) == 5
+    page = (ROOT / "docs/models.md").read_text()
+    assert page.count("\n| `") == int(near[2])
+    assert all(f"| `{name}` |" in page for name in names)
+
+
+@pytest.mark.parametrize("name", ["mixtral-8x7b", "Qwen/Qwen3-30B-A3B", "deepseek-v3", "gpt-oss-20b", "OLMoE-1B-7B"])
+def test_a_mixture_of_experts_is_named_as_one(trainyard: Run, name: str) -> None:
+    outcome = trainyard("estimate", "--model", name, *H100)
+    assert outcome.exit_code == 2
+    assert f"{name} is a mixture of experts, which is not estimated" in outcome.stderr
+
+
+def test_a_dense_model_distilled_from_experts_is_not_one(trainyard: Run) -> None:
+    assert "unknown model" in trainyard("estimate", "--model", "deepseek-r1-distill-llama-8b", *H100).stderr
 
 
 # A task of one's own --------------------------------------------------------------------------------------------------

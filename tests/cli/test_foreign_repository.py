@@ -248,3 +248,28 @@ def test_the_name_of_a_run_has_its_pipelines_folder(trainyard: Run, repository: 
     assert outcome.exit_code == 0, outcome.stderr
     (run,) = (repository / ".trainyard" / "runs").iterdir()
     assert re.fullmatch(rf"\d{{8}}-\d{{6}}-{name}", run.name)
+
+
+@pytest.fixture(scope="module")
+def very_many(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in no repository with 5,001 YAML files, one of which is Azure ML's."""
+    folder = tmp_path_factory.mktemp("home")
+    for number in range(5000):
+        (folder / f"{number}.yaml").write_text("a: 1\n")
+    (folder / "pipeline.yml").write_text(PIPELINE)
+    return folder
+
+
+def test_lint_does_not_read_a_home_directory_unasked(
+    trainyard: Run, very_many: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(very_many)
+    outcome = trainyard("lint")
+    assert outcome.exit_code == 2
+    assert "is in no repository and has more than 5,000 YAML files" in outcome.stderr
+    assert "or read them all with --yes" in outcome.stderr
+    assert "in 1 file" in trainyard("lint", "--yes").stderr
+    assert "in 1 file" in trainyard("lint", "pipeline.yml").stderr
+    # A repository is meant as a whole, whatever its size.
+    (very_many / ".git").mkdir()
+    assert "in 1 file" in trainyard("lint").stderr

@@ -117,7 +117,9 @@ def _packages(folder: Path) -> Iterator[Check]:
             version = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             distribution = f"{DISTRIBUTION}[{extra}]" if extra else DISTRIBUTION
-            yield Check(name, absent, "not installed", f"pip install '{distribution}'; in a checkout: make setup")
+            # `make setup` installs what a run needs.
+            checkout = "pip install -e '.[azure]'" if extra == "azure" else "make setup"
+            yield Check(name, absent, "not installed", f"pip install '{distribution}'; in a checkout: {checkout}")
             continue
         pin = pins.get(name)
         if not requirement.specifier.contains(version, prereleases=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import re
 import sys
 from collections.abc import Sequence
@@ -103,7 +104,7 @@ def _run(words: list[str] | None) -> NoReturn:
     except (click.Abort, KeyboardInterrupt):
         fail("interrupted", _INTERRUPTED)
     except click.UsageError as error:
-        fail(usage_message(error), error.exit_code)
+        fail(usage_message(error, words or sys.argv[1:]), error.exit_code)
     except click.ClickException as error:
         fail(error.format_message(), error.exit_code)
     except SpecError as error:
@@ -130,15 +131,15 @@ _REWORDED = (
 """Patterns of click's messages that have no class of their own, and what they become."""
 
 
-def usage_message(error: click.UsageError) -> str:
-    """Return the message with the command whose help answers it."""
+def usage_message(error: click.UsageError, words: Sequence[str] = ()) -> str:
+    """Return the message with the command whose help answers it; `words` are those of the command line."""
     command = error.ctx.command_path if error.ctx is not None else "trainyard"
-    return f"{_in_our_words(error)}\nSee `{command} --help`."
+    return f"{_in_our_words(error, words)}\nSee `{command} --help`."
 
 
-def _in_our_words(error: click.UsageError) -> str:
+def _in_our_words(error: click.UsageError, words: Sequence[str]) -> str:
     if isinstance(error, click.NoSuchOption):
-        return _unknown_option(error)
+        return _unknown_option(error, words)
     if isinstance(error, click.MissingParameter) and error.param is not None:
         return f"missing {_as_typed(error.param)}"
     if isinstance(error, click.BadParameter) and error.param is not None:
@@ -161,7 +162,7 @@ def _reworded(message: str) -> str | None:
     return None
 
 
-def _unknown_option(error: click.NoSuchOption) -> str:
+def _unknown_option(error: click.NoSuchOption, words: Sequence[str]) -> str:
     from trainyard.settings.suggestions import close_match, only_close
 
     option = error.option_name
@@ -181,10 +182,22 @@ def _unknown_option(error: click.NoSuchOption) -> str:
     else:
         name = option.strip("-").replace("-", "_")
         if of_settings and not only_close(option, known):
-            hint = f"Did you mean --set {re.sub('KEY|X', name, of_settings)}?"
+            hint = f"Did you mean {_as_setting(option, name, of_settings, words)}?"
         else:
             hint = close_match(option, known)
     return f"unknown option {option}. {hint}".rstrip(" .")
+
+
+def _as_setting(option: str, name: str, metavar: str, words: Sequence[str]) -> str:
+    """Return how a setting is given that was tried as an option; `metavar` is that of --set."""
+    from trainyard.resources import schema_source
+
+    typed = " ".join(words)
+    value = re.search(rf"{re.escape(option)}[ =]([^\s-]\S*)", typed)
+    is_of_profile = name in json.loads(schema_source("profile").read_text(encoding="utf-8"))["properties"]
+    key = name if is_of_profile else re.sub("=.*", "", re.sub("KEY|X", name, metavar))
+    profile = "--profile NAME " if is_of_profile and "X" in metavar and "--profile" not in typed else ""
+    return f"{profile}--set {key}={value[1] if value else 'VALUE'}"
 
 
 def _listed(names: Sequence[str], joint: str) -> str:

@@ -7,6 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from trainyard.lint import linter
 from trainyard.lint.config import FAIL_ON, LintSettings, beginnings_of_ids
 from trainyard.lint.linter import LintResult
 from trainyard.lint.rules import RULES
-from trainyard.project_files import limit_reading, root_of
+from trainyard.project_files import limit_reading, repository_of, root_of, yaml_files
 from trainyard.project_findings import (
     check_paths,
     folders_to_check,
@@ -53,6 +54,7 @@ _FORMATS = ("text", "json", "sarif", "github")
 @click.option("--profile", metavar="NAME", help="Check PATH as rendered for this profile; PATH itself stays as it is.")
 @click.option("--root", type=PathOf("folder"), help="Read nothing outside of it.  [default: the repository]")
 @click.option("--no-templates", is_flag=True, help="Render nothing: findings do not name the template's line.")
+@click.option("--yes", is_flag=True, help="Read a folder of any size outside a repository without asking.")
 def lint(paths: tuple[str, ...], more_paths: tuple[str, ...], profile: str | None, **flags: Any) -> None:
     """Check Azure ML YAML: every mistake with file, line, column and what to do. Exit 1 when there is an error.
 
@@ -89,6 +91,7 @@ def check(
     stdin_filename: Path | None = None,
     root: Path | None = None,
     no_templates: bool = False,
+    yes: bool = False,
 ) -> bool:
     """Check files and folders (none: the project's), print the findings, and return whether none makes the check fail.
 
@@ -106,6 +109,8 @@ def check(
         paths = [stdin_filename]
         texts = {Path(os.path.abspath(stdin_filename)): _standard_input()}
     chosen = list(paths) or folders_to_check(Path.cwd())
+    if not (paths or yes):
+        _ask_before_reading_much(Path.cwd())
     root = root or root_of(chosen)
     limit_reading(root)
     store = DocumentStore(texts)
@@ -132,6 +137,20 @@ def check(
     return not any(map(settings.fails, related))
 
 
+def _ask_before_reading_much(folder: Path) -> None:
+    """Ask whether a folder with very many files is meant that nobody named, such as /tmp or a home directory.
+
+    Raise UsageError where nobody can answer, and click.Abort for a no.
+    """
+    if repository_of(folder) is not None or not any(islice(yaml_files(folder), _MOST_UNASKED, None)):
+        return
+    what = f"{folder} is in no repository and has more than {_MOST_UNASKED:,} YAML files"
+    if not sys.stdin.isatty():
+        raise UsageError(f"{what}; name the files or folders to check, or read them all with --yes")
+    click.confirm(f"{what}; read them all?", abort=True, err=True)
+
+
+_MOST_UNASKED = 5000
 _STDIN = Path("-")
 _USE_OF_STDIN = (
     "write `trainyard lint - --stdin-filename FILE`, without --fix and other files: where FILE lies determines what it "

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
@@ -92,6 +93,11 @@ _EAGER_OPERATIONS = {
 _SHAPED_LIKE = {"megatron": "gpt2"}
 """GPT-2 as in Megatron-LM and OneFlow, which have one kernel for GELU, and one for the softmax of masked scores."""
 
+# Of names, since the table has dense models only: 8x7b, 30b-a3b (active parameters), and families without either.
+_EXPERTS = re.compile(
+    r"moe|\d+x[\d.]+b|\d+b-a\d|mixtral|deepseek-?(?:v[23]|r1)(?!.*distill)|gpt-oss|llama-?4|dbrx|grok|kimi-k2|glm-4\.5|jamba"
+)
+_MOST_NEAR = 5
 _KIND_OF_WEIGHTS = re.compile(r"[-_](?:hf|base|instruct|chat|it|pt|v\d+(?:\.\d+)*)$")
 _POSITIVE = ("hidden_size", "layers", "heads", "kv_heads", "head_size", "intermediate_size", "vocabulary_size")
 
@@ -209,11 +215,13 @@ def find_architecture(name: str) -> Architecture:
     found = _by_plain_name().get(plain) or _by_name_without_dots().get(plain)
     if found is not None:
         return found
+    if _EXPERTS.search(name.lower()):
+        raise _is_of_experts(name)
     names = [architecture.name for architecture in all_architectures()]
-    hint = close_match(name, names)
-    raise UsageError(
-        f"unknown model {name!r}. {hint or 'Expected the path of a config.json or one of: ' + ', '.join(names) + '.'}"
-    )
+    near = get_close_matches(plain, names, n=_MOST_NEAR, cutoff=0.0)
+    hint = close_match(name, names) or f"Nearest: {', '.join(near)}."
+    others = f"docs/models.md has all {len(names)}; of others, give the path of their config.json"
+    raise UsageError(f"unknown model {name!r}. {hint} {others}")
 
 
 @cache
@@ -225,7 +233,11 @@ def all_architectures() -> tuple[Architecture, ...]:
 def refuse_experts(settings: Mapping[str, Any], name: str) -> None:
     """Raise UsageError for the configuration of a mixture of experts."""
     if any(settings.get(key) for key in ("num_experts", "num_local_experts", "n_routed_experts")):
-        raise UsageError(f"{name} is a mixture of experts, which is not estimated; expected a dense model")
+        raise _is_of_experts(name)
+
+
+def _is_of_experts(name: str) -> UsageError:
+    return UsageError(f"{name} is a mixture of experts, which is not estimated; expected a dense model")
 
 
 def from_settings(family: str, settings: Mapping[str, Any], name: str) -> Architecture:
