@@ -95,6 +95,7 @@ check: $(VENV)/.ready-to-test ## Style, types, imports, drift of rendered files,
 	@$(BIN)/lint-imports
 	@$(BIN)/python docs/generate.py --check
 	@$(BIN)/python docs/generate_packages.py --check
+	@$(BIN)/python docs/generate_support.py --check
 	@$(BIN)/python docs/generate_estimates.py --check
 	@$(BIN)/python docs/generate_readme.py --check
 	@$(BIN)/python docs/generate_prepare_at_scale.py --check

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import runpy
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -24,6 +26,34 @@ def test_the_page_of_the_steps_has_not_drifted() -> None:
 def test_the_picture_of_the_packages_has_not_drifted() -> None:
     page = runpy.run_path(str(ROOT / "docs" / "generate_packages.py"))["page"]
     assert (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8") == page()
+
+
+def test_the_table_of_what_engines_support_is_what_they_refuse() -> None:
+    generated = runpy.run_path(str(ROOT / "docs" / "generate_support.py"))
+    assert (ROOT / "docs" / "support.md").read_text(encoding="utf-8") == generated["page"]()
+    steps, features, refusal = (generated[name] for name in ("STEPS", "FEATURES", "refusal"))
+    assert steps.keys() == {name for name in STEP_CONFIGS if name.startswith("train_")}
+    assert refusal(steps["train_ddp"], features["LoRA"]) == ""
+    assert "cannot shard 4-bit weights" in refusal(steps["train_fsdp"], features["QLoRA"])
+    assert refusal(steps["train_tensorflow"], features["EMA"]) is None
+
+
+@pytest.mark.parametrize(
+    ("step", "flags"),
+    [
+        ("train_fsdp", ("--tuning", "qlora")),
+        ("train_deepspeed", ("--tuning", "lora", "--deepspeed-config", "components/deepspeed/zero2.json")),
+        ("train_lightning", ("--ema-decay", "0.9")),
+    ],
+)
+def test_a_step_refuses_what_the_table_says(step: str, flags: tuple[str, ...], tmp_path: Path) -> None:
+    subprocess.run([sys.executable, ROOT / "docs/own_task/forecasting.py", tmp_path / "data"], check=True, timeout=600)
+    places = [word for name in ("model", "checkpoints", "metrics") for word in (f"--{name}", str(tmp_path / name))]
+    command = [sys.executable, "-m", f"trainyard.steps.{step}", "--data", str(tmp_path / "data"), *places, *flags]
+    refused = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
+    assert refused.returncode == 1
+    reasons = re.findall(r"^\d+\. (.*)", (ROOT / "docs/support.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert any(reason.replace("0.999", "0.9") in refused.stderr for reason in reasons), refused.stderr
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
