@@ -23,7 +23,7 @@ from trainyard.report.job_results import Tracked, logged_by
 from trainyard.report.live import LivePage, RunsPage, served
 from trainyard.report.run_index import IndexedRun, check_columns, shown, sorted_by
 from trainyard.report.run_report import summarise
-from trainyard.settings.quantities import counted, duration, memory, moment, number
+from trainyard.settings.quantities import counted, cut, duration, memory, moment, number
 from trainyard.settings.run_record import RunRecord, as_document
 from trainyard.terminal import print_facts, program, short, table
 
@@ -251,9 +251,5 @@ def _print_compared(heading: str, comparison: Comparison, rows: Sequence[Row]) -
     if rows:
         width = (shutil.get_terminal_size().columns - _LABEL_WIDTH) // len(comparison.runs) - 2
         width = max(_LEAST_VALUE_WIDTH, width)
-        cells = [(_cut(row.label, _LABEL_WIDTH), *(_cut(value, width) for value in row.values)) for row in rows]
+        cells = [(cut(row.label, _LABEL_WIDTH), *(cut(value, width) for value in row.values)) for row in rows]
         click.echo(f"\n{table((heading, *comparison.runs), cells)}")
-
-
-def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else text[: width - 1] + "…"

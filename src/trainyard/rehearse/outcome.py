@@ -14,6 +14,7 @@ from trainyard.printing import last_lines, plain_text
 from trainyard.rehearse.attempts import Attempt, AttemptEnd, GivenInput
 from trainyard.rehearse.rank_processes import ProcessesEnded
 from trainyard.settings.files import files_beneath
+from trainyard.settings.quantities import cut
 
 _ERROR_LINES = 15
 # A shell's exit code for a program that it does not find, and how bash and dash say so.
@@ -183,12 +184,12 @@ def last_error(log: Path, count: int, names: Mapping[str, str]) -> LoggedError:
         lines = [line.replace(name, shown) for line in lines]
     for position in range(len(lines) - 1, -1, -1):
         if found := _STEP_ERROR.fullmatch(lines[position]):
-            return LoggedError(_shortened(found[1]), lines[: position + 1][-count:])
+            return LoggedError(cut(found[1], _MOST_CAUSE_CHARACTERS), lines[: position + 1][-count:])
         if lines[position] == _TRACEBACK:
             following = range(position + 1, len(lines))
             end = next((line for line in following if _EXCEPTION.fullmatch(lines[line])), None)
             if end is not None:
-                return LoggedError(_shortened(lines[end]), lines[position : end + 1][-count:])
+                return LoggedError(cut(lines[end], _MOST_CAUSE_CHARACTERS), lines[position : end + 1][-count:])
     return LoggedError(None, lines[-count:])
 
 
@@ -214,13 +215,9 @@ class WarningLines:
         read, _, self._cut = (self._cut + added).rpartition(b"\n")
         lines = read.split(b"\n") if _may_warn(read) else []
         texts = (plain_text(line.decode("utf-8", errors="replace")).strip() for line in lines if _may_warn(line))
-        return [_shortened(text.removeprefix(_WARNING)) for text in texts if text.startswith(_WARNING)]
+        return [cut(text.removeprefix(_WARNING), _MOST_CAUSE_CHARACTERS) for text in texts if text.startswith(_WARNING)]
 
 
 def _may_warn(read: bytes) -> bool:
     """Return whether what was read is worth making plain, which takes 100 ms for 2 MB, twice what a short job costs."""
     return _WARNING_BYTES in read or len(read.translate(None, _CONTROL_BYTES)) < len(read)
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= _MOST_CAUSE_CHARACTERS else text[: _MOST_CAUSE_CHARACTERS - 1] + "…"

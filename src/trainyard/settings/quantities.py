@@ -1,4 +1,4 @@
-"""Quantities as text for people: durations, counts, shares, moments, sizes."""
+"""Quantities as text for people: durations, counts, shares, moments, sizes; and texts that are cut."""
 
 from __future__ import annotations
 
@@ -35,6 +35,11 @@ def moment(when: datetime | None) -> str:
     if when is None:
         return "–"
     return f"{when.day} {_MONTHS[when.month - 1]} {when.year}, {when:%H:%M:%S} UTC"
+
+
+def cut(text: str, width: int) -> str:
+    """Return a text of at most so many characters, with `…` in place of what is too much."""
+    return text if len(text) <= width else text[: width - 1] + "…"
 
 
 def count(number: float) -> str:

@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from trainyard.settings.quantities import cut
+
 Counts = npt.NDArray[np.int64]
 
 _FEW_CLASSES = 12
@@ -82,7 +84,7 @@ def _label_axes(axes: object, names: Sequence[str]) -> None:
     count = len(names)
     every = 1 if count <= _MOST_CLASSES_WITH_NAMES else 5
     ticks = list(range(0, count, every))
-    labels = [_shortened(names[number]) for number in ticks]
+    labels = [cut(names[number], _LONGEST_NAME_CHARACTERS) for number in ticks]
     size = _font_size(count, medium_up_to=30, smallest=6.0)
     is_long = max(len(label) for label in labels) > 3
     axes.set_xticks(ticks, labels, rotation=45 if is_long else 0, ha="right" if is_long else "center", fontsize=size)
@@ -94,10 +96,6 @@ def _label_axes(axes: object, names: Sequence[str]) -> None:
     axes.tick_params(which="minor", length=0)
     for spine in axes.spines.values():
         spine.set_color("#c7d0da")
-
-
-def _shortened(name: str) -> str:
-    return name if len(name) <= _LONGEST_NAME_CHARACTERS else name[: _LONGEST_NAME_CHARACTERS - 1] + "…"
 
 
 def _ratio(numerator: npt.NDArray[np.generic], denominator: npt.NDArray[np.generic]) -> npt.NDArray[np.float64]:

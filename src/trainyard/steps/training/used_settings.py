@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trainyard.settings.quantities import cut
 from trainyard.settings.step_fields import OnResume
 from trainyard.settings.steps.tasks import TaskSettings
 
@@ -82,7 +83,7 @@ class UsedSettings:
     def __str__(self) -> str:
         """The settings that differ from their defaults, a line each with its value and origin; no folders and files."""
         changed = [
-            (setting.name, _shortened(str(setting.value)), setting.origin)
+            (setting.name, cut(str(setting.value), _LONGEST_PRINTED), setting.origin)
             for setting in self._settings.values()
             if setting.value != setting.default and not isinstance(setting.value, Path) and setting.name != "overrides"
         ]
@@ -97,7 +98,3 @@ class UsedSettings:
         for setting in self._settings.values():
             if not meanings or setting.on_resume in meanings:
                 yield setting
-
-
-def _shortened(value: str) -> str:
-    return value if len(value) <= _LONGEST_PRINTED else value[: _LONGEST_PRINTED - 1] + "…"
