@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
+import subprocess
 import sys
 import venv
 from collections.abc import Callable, Mapping
@@ -13,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from trainyard.rehearse.guardian import processes_beneath
 
 
 @dataclass
@@ -459,6 +463,68 @@ def test_a_large_input_is_read_once(project: Project) -> None:
 
 # Inputs are mounted read-only unless a job asks for another mode:
 # https://learn.microsoft.com/azure/machine-learning/how-to-read-write-data-v2#modes
+ROWS = {"rows": {"type": "uri_folder", "path": "./rows"}}
+can_mount = os.geteuid() == 0 and subprocess.run(["unshare", "--mount", "true"], capture_output=True).returncode == 0
+
+
+@pytest.fixture
+def nothing_is_mounted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine without unshare(1): what a job writes to an input is found when it has ended."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name in ("bash", "cat", "chmod", "mkdir", "rm", "sh"):
+        (programs / name).symlink_to(str(shutil.which(name)))
+    monkeypatch.setenv("PATH", str(programs))
+
+
+@pytest.mark.skipif(not can_mount, reason="only root can write to a read-only file, and needs a mount to be refused")
+@pytest.mark.parametrize(
+    "command",
+    [
+        "echo new > ${{inputs.rows}}/b.csv",
+        "rm -f ${{inputs.rows}}/a.csv",
+        "chmod u+w ${{inputs.rows}}/a.csv",
+        "echo more >> ${{inputs.rows}}/a.csv",
+        "rm -rf ${{inputs.rows}}",
+        'cd ${{inputs.rows}}; env -i /bin/sh -c "echo new > $PWD/b.csv"',
+    ],
+)
+def test_not_even_root_can_write_to_an_input(project: Project, command: str) -> None:
+    project.write("rows/a.csv", "1\n").chmod(0o644)
+
+    done = project.run({"command": command, "inputs": ROWS})
+
+    assert done.exit_code == 1, done.stdout
+    assert "Read-only file system" in logged(project)
+    assert "it wrote to its input rows, which Azure ML mounts read-only" in done.stdout + done.stderr
+    assert [file.name for file in (project.folder / "rows").iterdir()] == ["a.csv"]
+    assert (project.folder / "rows" / "a.csv").read_text() == "1\n"
+
+
+def test_a_job_that_leaves_its_input_alone_writes_everywhere_else(project: Project) -> None:
+    project.write("rows/a.csv", "1\n")
+    command = "cat ${{inputs.rows}}/a.csv | tee b.csv outputs/c.csv ${{outputs.made}}/d.csv; cd ..; touch here"
+    project.run({"command": command, "inputs": ROWS, "outputs": {"made": {"type": "uri_folder"}}})
+
+    assert logged(project) == "1\n"
+    assert the_only_job(project)["status"] == "completed"
+    assert not list(project.run_folder.rglob("INPUT_*")), "it is taken back"
+
+
+@pytest.mark.skipif(not can_mount, reason="without a mount, the file is found when the job has ended")
+def test_what_ends_with_a_job_ends_with_its_mounts_too(project: Project) -> None:
+    """A process that a job leaves behind is found by its variables, in whatever view of the files it runs."""
+    project.write("rows/a.csv", "1\n")
+    left = "nohup setsid sleep 600 > /dev/null 2>&1 & grep -c INPUT_rows /proc/mounts"
+
+    project.run({"command": left, "inputs": ROWS})
+
+    assert logged(project) == "1\n"
+    assert processes_beneath(project.run_folder) == []
+    assert "INPUT_rows" not in Path("/proc/mounts").read_text()
+
+
+@pytest.mark.usefixtures("nothing_is_mounted")
 @pytest.mark.parametrize(
     ("command", "file"),
     [
@@ -470,8 +536,7 @@ def test_a_large_input_is_read_once(project: Project) -> None:
 )
 def test_a_job_that_adds_or_removes_files_of_an_input_fails(project: Project, command: str, file: str | None) -> None:
     project.write("rows/a.csv", "1\n").chmod(0o644)
-    rows = {"type": "uri_folder", "path": "./rows"}
-    done = project.run({"command": command, "inputs": {"rows": rows}})
+    done = project.run({"command": command, "inputs": ROWS})
     (job,) = project.record["jobs"].values()
     if file is None:
         assert done.exit_code == 0, done.stdout
@@ -484,12 +549,12 @@ def test_a_job_that_adds_or_removes_files_of_an_input_fails(project: Project, co
     assert job["status"] == "failed"
 
 
+@pytest.mark.usefixtures("nothing_is_mounted")
 def test_a_job_that_writes_to_a_file_of_an_input_is_warned(project: Project) -> None:
     """Not failed: MLflow rewrites a model's description as it loads it, where it may."""
     project.write("rows/a.csv", "1\n")
-    rows = {"type": "uri_folder", "path": "./rows"}
     command = "chmod u+w ${{inputs.rows}}/a.csv && echo more >> ${{inputs.rows}}/a.csv"
-    done = project.run({"command": command, "inputs": {"rows": rows}})
+    done = project.run({"command": command, "inputs": ROWS})
     assert done.exit_code == 0
     assert (
         f"it wrote to its input rows ({project.folder}/rows/a.csv): Azure ML mounts inputs read-only"

@@ -194,6 +194,18 @@ def test_a_sweep_without_a_good_trial_fails(run: Any) -> None:
     assert "no trial logged its primary metric 'los'" in (record.reason or "")
 
 
+def test_a_sweep_without_a_metric_and_outputs_completes_and_says_so(run: Any) -> None:
+    """In the manner of a public sweep that only greets."""
+    greets = SWEEP.replace("primary_metric: loss", "primary_metric: los").replace(
+        "outputs: {model: {type: uri_folder}}", ""
+    )
+    record = run(greets.replace("${{outputs.model}}", "outputs"))
+    assert record.status == "completed", record.reason
+    assert record.jobs["job"].warnings == [
+        "no trial logged its primary metric 'los' with MLflow, so none is the best",
+    ]
+
+
 def test_a_sweep_in_a_pipeline_sets_inputs_of_its_component(run: Any, tmp_path: Path) -> None:
     (tmp_path / "trial.yml").write_text("""
 type: command

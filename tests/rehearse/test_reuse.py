@@ -19,13 +19,17 @@ from trainyard.rehearse.reuse import JobKey, StepCache
 from trainyard.rehearse.run_store import clean
 
 Edit = Callable[[Any], None]
+# Ranks may do it at once, which cp does not allow.
+COPY = "cat '${{inputs.data}}'/* > '${{outputs.copied}}/numbers.txt'"
 
 
 def build(workspace: Any, **changes: Any) -> Path:
     """A job that copies data, and one that reads what it wrote."""
     copy = workspace.component(
         "copy",
-        changes.get("command", "cp '${{inputs.data}}'/* '${{outputs.copied}}' && echo '${{inputs.label}}'"),
+        changes.get(
+            "command", "cat '${{inputs.data}}'/* > '${{outputs.copied}}/numbers.txt' && echo '${{inputs.label}}'"
+        ),
         inputs={"data": {"type": "uri_folder"}, "label": {"type": "string", "default": changes.get("label", "x")}},
         outputs={"copied": "uri_folder"},
         environment=changes.get("environment", {"image": "ubuntu", "conda_file": "../conda.yaml"}),
@@ -67,7 +71,7 @@ def test_an_unchanged_pipeline_starts_no_process(
     assert {job.reused_from for job in second.jobs.values()} == {first.name}
     assert {job.reuse for job in second.jobs.values()} == {"nothing changed"}
     assert all(job.attempts == [] for job in second.jobs.values())
-    assert second.jobs["copy"].command.startswith("cp '")
+    assert second.jobs["copy"].command.startswith("cat '")
     ours, theirs = (output_of(record, "copy", "copied") / "numbers.txt" for record in (second, first))
     assert ours.read_text() == "1 2 3"
     assert ours.samefile(theirs)
@@ -76,7 +80,7 @@ def test_an_unchanged_pipeline_starts_no_process(
 
 CHANGES: dict[str, tuple[dict[str, Any], Edit, str]] = {
     "code": ({}, lambda w: (w.code / "new.py").write_text("x = 1"), "code (new.py is new)"),
-    "command": ({"command": "cp '${{inputs.data}}'/* '${{outputs.copied}}'"}, lambda w: None, "command"),
+    "command": ({"command": COPY}, lambda w: None, "command"),
     "parameter": ({"label": "y"}, lambda w: None, "input label"),
     "data": ({}, lambda w: (w.root / "data" / "numbers.txt").write_text("1 2 4"), "input data"),
     "new data file": ({}, lambda w: (w.root / "data" / "more.txt").write_text("5"), "input data"),

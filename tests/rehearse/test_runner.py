@@ -236,6 +236,15 @@ def test_what_a_job_leaves_running_ends_with_it(workspace: Any) -> None:
     assert processes_beneath(record.folder) == []
 
 
+def test_what_a_shell_prints_in_the_background_is_not_lost(workspace: Any) -> None:
+    """In the manner of a component of public tests, `echo Hello World & echo … &`, which nothing waits for."""
+    record = workspace.run(workspace.one_job("for number in $(seq 40); do (sleep 0.02; echo $number) & done"))
+
+    assert record.status == "completed"
+    printed = (record.folder / record.jobs["work"].logs[0]).read_text().split()
+    assert sorted(map(int, printed)) == list(range(1, 41))
+
+
 def test_max_processes_reduces_the_count_with_a_note(workspace: Any, decisions: Any) -> None:
     file = workspace.one_job(
         "echo $WORLD_SIZE",

@@ -20,6 +20,7 @@ from trainyard.rehearse.machine import reserved_port
 from trainyard.rehearse.machine_use import machine_use_sampled
 from trainyard.rehearse.outcome import outcome
 from trainyard.rehearse.rank_processes import Process, ProcessesEnded, run_processes
+from trainyard.rehearse.read_only_mounts import read_only_prefix
 
 if TYPE_CHECKING:
     from trainyard.rehearse.container_images import ContainerImage
@@ -32,7 +33,7 @@ def launch(attempt: Attempt, given: Sequence[GivenInput], cancellation: Cancella
     """
     try:
         try:
-            processes = _run(attempt, cancellation)
+            processes = _run(attempt, given, cancellation)
         except OSError as error:
             raise RunError(f"{attempt.job.name}: its processes cannot be started: {error.strerror or error}") from error
         end = outcome(attempt, processes, given, cancellation.reason)
@@ -42,7 +43,7 @@ def launch(attempt: Attempt, given: Sequence[GivenInput], cancellation: Cancella
         drop_empty_artifacts(attempt)
 
 
-def _run(attempt: Attempt, cancellation: Cancellation) -> ProcessesEnded:
+def _run(attempt: Attempt, given: Sequence[GivenInput], cancellation: Cancellation) -> ProcessesEnded:
     job, counts = attempt.job, attempt.job.counts
     here = local_distribution(job.distribution)
     if attempt.without_gpus:
@@ -67,6 +68,9 @@ def _run(attempt: Attempt, cancellation: Cancellation) -> ProcessesEnded:
         processes, folders = here.arranged(attempt, processes, stack)
         if attempt.image is not None:
             processes = _in_containers(attempt, attempt.image, processes, folders, stack)
+        else:
+            read_only = read_only_prefix([put.place for put in given if put.is_read_only])
+            processes = [replace(process, prefix=read_only) for process in processes]
         ended = run_processes(
             processes,
             cancellation,

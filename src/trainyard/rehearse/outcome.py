@@ -38,6 +38,7 @@ _MOST_LINES_SEARCHED = 1 << 16
 _TRACEBACK = "Traceback (most recent call last):"
 # torch puts the rank before each line of a traceback.
 _RANK = re.compile(r"^\[rank\d+\]: ?")
+_READ_ONLY = "Read-only file system"
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(: .*)?$")
 _STEP_ERROR = re.compile(r"[\w.]+: error: (.+)")
 _WARNING = "warning: "
@@ -68,6 +69,10 @@ def outcome(
         own_names[str(attempt.job_folder)] = os.path.realpath(attempt.job_folder)
         logged = last_error(attempt.logs[rank], _ERROR_LINES, own_names)
         reason = _explain(attempt, rank, processes.exit_codes[rank], logged.cause)
+        refused = [line for line in logged.lines if _READ_ONLY in line]
+        for name in attempt.input_paths:
+            if any(str(attempt.inputs[name]) in line for line in refused):
+                reason += f"; it wrote to its input {name}, which Azure ML mounts read-only"
         return AttemptEnd(processes, reason, logged.lines)
     return _outcome_of_files(attempt, processes, given)
 

@@ -33,6 +33,7 @@ _SIMULTANEOUS_SECONDS = 0.05
 _SHELL_SIGNAL_BASE = 128
 _SIGNALS = frozenset(signal.valid_signals())
 _LAST_LINES_SECONDS = 5.0
+_CHILDREN_SECONDS, _CHILDREN_PAUSE_SECONDS = 0.2, 0.005
 
 
 def shell_path() -> str:
@@ -144,6 +145,8 @@ def run_processes(
         on_started([process.pid for process in processes])
         deadline = time.monotonic() + (float("inf") if timeout_seconds is None else timeout_seconds)
         watch.until_end(grace_seconds, deadline, frozenset(helpers), faults)
+        if not any(watch.ended.exit_codes.values()):
+            watch.let_children_finish()
         return watch.ended
     finally:
         for process in watch.started.values():
@@ -200,6 +203,12 @@ class _Watch:
                 faults.announce()
                 self._end(faults.notice_seconds)
                 ended.was_canceled = self._cancellation.reason is not None
+
+    def let_children_finish(self) -> None:
+        """Wait a moment for what shells have left in the background, such as the last lines of `echo a & echo b`."""
+        deadline = time.monotonic() + _CHILDREN_SECONDS
+        while self._cancellation.reason is None and time.monotonic() < deadline and processes_beneath(self._beneath):
+            time.sleep(_CHILDREN_PAUSE_SECONDS)
 
     def _remaining(self) -> dict[int, Process]:
         return {rank: process for rank, process in self.started.items() if rank not in self.ended.exit_codes}

@@ -34,7 +34,8 @@ def run_sweep(
 ) -> AttemptEnd:
     """Run the trials of a sweep, and take over the outputs of the best. `on_change` gets all trials at each change.
 
-    The sweep fails when all trials fail, or when it has outputs and no trial logged the primary metric.
+    The sweep fails when all trials fail, or when it has outputs and no trial logged the primary metric: without
+    outputs, that is a warning.
     """
     from concurrent.futures import ThreadPoolExecutor  # few runs have sweeps
 
@@ -70,7 +71,13 @@ def run_sweep(
             future.result()
     processes = ProcessesEnded({trial.number: 0 if trial.reason is None else 1 for trial in all_trials})
     processes.was_canceled = cancellation.reason is not None
-    return AttemptEnd(processes, cancellation.reason or _take_over_best(attempt, sweep, all_trials))
+    reason = cancellation.reason or _take_over_best(attempt, sweep, all_trials)
+    warnings = (_without_metric(sweep),) if reason is None and _best(all_trials, sweep) is None else ()
+    return AttemptEnd(processes, reason, warnings=warnings)
+
+
+def _without_metric(sweep: Sweep) -> str:
+    return f"no trial logged its primary metric {sweep.primary_metric!r} with MLflow, so none is the best"
 
 
 def _take_over_best(attempt: Attempt, sweep: Sweep, ended: Sequence[TrialRecord]) -> str | None:
@@ -81,7 +88,7 @@ def _take_over_best(attempt: Attempt, sweep: Sweep, ended: Sequence[TrialRecord]
         return f"all {len(ended)} trials failed, the first because: {ended[0].reason}"
     best = _best(ended, sweep)
     if best is None and attempt.job.component.outputs:
-        return f"no trial logged its primary metric {sweep.primary_metric!r} with MLflow, so none is the best"
+        return _without_metric(sweep)
     if best is not None:
         _take_over(attempt, best)
         with attempt.logs[0].open("a", encoding="utf-8") as stream:

@@ -108,14 +108,14 @@ class BatchProgress:
         self._batches = batches
         self._most_failed = most_failed
         self._began = time.monotonic()
-        self._told = -math.inf
+        self._told, self._ended = -math.inf, -1
 
     def tell(self, results: Collection[int], failed: Collection[int]) -> None:
-        """Tell which mini-batches were completed and which failed, unless that was told a moment ago."""
+        """Tell how many mini-batches have ended, unless that was told already, or something a moment ago."""
         now, ended, total = time.monotonic(), len(results) + len(failed), len(self._batches)
-        if ended < total and now - self._told < self.SECONDS_BETWEEN:
+        if ended == self._ended or (ended < total and now - self._told < self.SECONDS_BETWEEN):
             return
-        self._told = now
+        self._told, self._ended = now, ended
         items = sum(len(self._batches[index]) for index in results)
         rate = items / max(now - self._began, 1e-3)
         said = f"{len(failed)} failed, {self._most_failed} allowed, " if failed else ""
