@@ -10,7 +10,7 @@ import subprocess
 import sys
 import venv
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -577,3 +577,98 @@ def test_a_downloaded_input_is_the_jobs_own(project: Project, place: str) -> Non
         done = project.run_pipeline(jobs, inputs={"rows": rows})
     assert done.exit_code == 0, done.stdout
     assert (project.folder / "rows" / "a.csv").read_text() == "1\n"
+
+
+@dataclass(frozen=True)
+class Sight:
+    """What a job sees on Azure ML: what its command prints, and where that is said."""
+
+    prints: str
+    command: str
+    source: str
+    use: Mapping[str, Any] = field(default_factory=dict)
+    component: Mapping[str, Any] = field(default_factory=dict)
+
+
+CLIENT = "azure-ai-ml 1.35.2"
+COMMAND_JOB = "https://learn.microsoft.com/azure/machine-learning/reference-yaml-job-command"
+COMPONENT = "https://learn.microsoft.com/azure/machine-learning/reference-yaml-component-command"
+DISTRIBUTED = "https://learn.microsoft.com/azure/machine-learning/how-to-train-distributed-gpu"
+TEXT = {"inputs": {"text": {"type": "string", "default": "of the component"}}}
+TWO_OF_TWO = {"distribution": PYTORCH_ON_EACH_OF_EIGHT | {"process_count_per_instance": 2}}
+DATA = {"inputs": {"rows": {"type": "uri_file"}}}
+MADE = {"outputs": {"made": {"type": "uri_folder"}}}
+
+SIGHTS = {
+    "its folder is a copy of the code": Sight("code.py", "echo >> code.py; ls -I logs -I outputs", COMMAND_JOB),
+    "what .amlignore excludes is not there": Sight("none", "cat secret.txt 2> /dev/null || echo none", CLIENT),
+    "outputs and logs are there": Sight("both", "test -d outputs && test -d logs && echo both", COMMAND_JOB),
+    "the variables of a shell are not there": Sight("<>", 'echo "<$OF_MY_SHELL>"', COMMAND_JOB),
+    "nothing is quoted": Sight("a b", "echo ${{inputs.text}}", COMPONENT, {"inputs": {"text": "a   b"}}, TEXT),
+    "true is Python's": Sight("True", "echo ${{inputs.text}}", CLIENT, {"inputs": {"text": True}}, TEXT),
+    "a small number is Python's": Sight("1e-05", "echo ${{inputs.text}}", CLIENT, {"inputs": {"text": 0.00001}}, TEXT),
+    "an input that the component lacks is dropped": Sight(
+        "of the component", "echo ${{inputs.text}}", CLIENT, {"inputs": {"txt": "of the job"}}, TEXT
+    ),
+    "variables of a component are dropped": Sight(
+        "<>", 'echo "<$LEVEL>"', CLIENT, component={"environment_variables": {"LEVEL": "1"}}
+    ),
+    "variables of a job are there": Sight(
+        "<1>", 'echo "<$LEVEL>"', COMMAND_JOB, {"environment_variables": {"LEVEL": 1}}
+    ),
+    "an optional part without its input is left out": Sight(
+        "go",
+        "echo go $[[--text ${{inputs.text}}]]",
+        COMPONENT,
+        component={"inputs": {"text": {"type": "string", "optional": True}}},
+    ),
+    "an input's folder has its name": Sight(
+        "INPUT_rows",
+        "basename $(dirname ${{inputs.rows}})",
+        "AZURE_ML_INPUT_… in published logs",
+        {"inputs": {"rows": {"type": "uri_file", "path": "./rows.csv"}}},
+        DATA,
+    ),
+    "an output's path is a variable": Sight(
+        "the same", "test $made = ${{outputs.made}} && echo the same", CLIENT, component=MADE
+    ),
+    "without a distribution there are no ranks": Sight(
+        "<>", 'echo "<$RANK$LOCAL_RANK$WORLD_SIZE$MASTER_ADDR>"', DISTRIBUTED
+    ),
+    "processes are counted for each node": Sight(
+        "0 of 4 on 0",
+        "echo $RANK of $WORLD_SIZE on $NODE_RANK",
+        DISTRIBUTED,
+        {"resources": {"instance_count": 2}},
+        TWO_OF_TWO,
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What the first process of each job printed, all of one run."""
+    folder = tmp_path_factory.mktemp("seen")
+    for name, text in {"code.py": "", "secret.txt": "secret\n", ".amlignore": "secret.txt\n.amlignore\n"}.items():
+        (folder / "src").mkdir(exist_ok=True)
+        (folder / "src" / name).write_text(text)
+    (folder / "rows.csv").write_text("1\n")
+    jobs = {}
+    for number, sight in enumerate(SIGHTS.values()):
+        component = {"type": "command", "code": "./src", "environment": "azureml:any:1", "command": sight.command}
+        jobs[f"job_{number}"] = {"type": "command", "component": {**component, **sight.component}, **sight.use}
+    document = {"type": "pipeline", "settings": {"default_compute": "azureml:cpu"}, "jobs": jobs}
+    (folder / "pipeline.yml").write_text(json.dumps(document))
+    command = [sys.executable, "-m", "trainyard", "run", "pipeline.yml", "--run-dir", "run"]
+    environment = {**os.environ, "OF_MY_SHELL": "there", "RANK": "7", "MASTER_ADDR": "there"}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (folder / "src" / "code.py").read_text() == "", "the code of the project is left alone"
+    record = json.loads((folder / "run" / "run.json").read_text())
+    logs = [folder / "run" / record["jobs"][name]["logs"][0] for name in jobs]
+    return dict(zip(SIGHTS, (log.read_text().strip() for log in logs), strict=True))
+
+
+@pytest.mark.parametrize("what", SIGHTS)
+def test_a_job_sees_what_it_sees_on_azure_ml(seen: Mapping[str, str], what: str) -> None:
+    assert seen[what] == SIGHTS[what].prints, SIGHTS[what].source
