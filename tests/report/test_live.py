@@ -343,21 +343,26 @@ def test_a_large_graph_names_the_pipelines_within_and_is_zoomed_and_fitted(
             name = f"pipeline_of_region_{region:02}.train_a_gradient_boosting_model_{model}"
             empty_run.add_job(name, depends_on=["prepare"])
     page = open_page(write_report(empty_run.finish()))
+    folded = page.locator("#graph .card > .graph-wide .node")
+    assert folded.count() == 13
+    folded.nth(4).click()
+    assert page.locator("details[open] .graph-wide .node").count() == 8
+    page.locator("#job-all-jobs summary").click()
 
-    texts = page.locator(".graph-wide .node").evaluate_all(
+    texts = page.locator("#job-all-jobs .graph-wide .node").evaluate_all(
         "all => all.map(node => [...node.querySelectorAll('text')].map(text => text.textContent).join('.'))"
     )
     assert "pipeline_of_region_03.train_a_gradient_boosting_model_5" in texts
     assert len(set(texts)) == 97
     is_within = """() => {
-        const frame = document.querySelector(".graph-wide").getBoundingClientRect();
-        return [...document.querySelectorAll(".graph-wide .node")].map(node => node.getBoundingClientRect())
+        const graph = document.querySelector("#job-all-jobs .graph-wide"), frame = graph.getBoundingClientRect();
+        return [...graph.querySelectorAll(".node")].map(node => node.getBoundingClientRect())
             .every(box => box.right <= frame.right && box.bottom <= frame.bottom);
     }"""
     assert not page.evaluate(is_within)
-    page.locator(".graph-wide .zoom button").click()
+    page.locator("#job-all-jobs .graph-wide .zoom button").click()
     assert page.evaluate(is_within)
-    page.locator(".graph-wide .zoom input").fill("1")
+    page.locator("#job-all-jobs .graph-wide .zoom input").fill("1")
     assert not page.evaluate(is_within)
 
 

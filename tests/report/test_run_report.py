@@ -225,6 +225,58 @@ def test_titles_are_display_names(empty_run: Any) -> None:
     assert "score completed" in text
 
 
+def with_pipelines(empty_run: Any, each: int) -> Path:
+    """A job, two pipelines of so many jobs one after the other, and a job of the first; one of the last fails."""
+    empty_run.add_job("fetch")
+    for pipeline, source in (("prepare", "fetch"), ("train", f"prepare.step_{each - 1}")):
+        for step in range(each):
+            empty_run.add_job(
+                f"{pipeline}.step_{step}", depends_on=[source if step == 0 else f"{pipeline}.step_{step - 1}"]
+            )
+    empty_run.add_job("count", depends_on=["prepare.step_0"])
+    empty_run.run["jobs"]["train.step_1"].update(status="failed", reason="why")
+    folder: Path = empty_run.finish()
+    return folder
+
+
+def boxes_of(html: str) -> list[str]:
+    return re.findall(r'class="node state-\w+" href="#job-([^"]+)"', html)
+
+
+def test_pipelines_within_a_large_run_are_boxes_that_unfold(empty_run: Any) -> None:
+    html = write_report(with_pipelines(empty_run, each=10)).read_text()
+
+    folded, prepare, train, everything = re.split(r'<details id="job-(?:prepare|train|all-jobs)">', html)
+    wide_and_tall = 2 * ["fetch", "prepare", "train", "count"]
+    assert boxes_of(folded) == wide_and_tall
+    assert folded.count('class="node state-failed" href="#job-train"') == 2
+    assert folded.count(">10 jobs</text>") == 4
+    assert boxes_of(prepare) == 2 * [f"prepare.step_{step}" for step in range(10)]
+    assert "<summary>prepare: 10 jobs</summary>" in prepare
+    assert boxes_of(train) == 2 * [f"train.step_{step}" for step in range(10)]
+    assert len(boxes_of(everything)) == 2 * 22
+    tooltips = re.findall(r"<title>([^<]+ → [^<]+)</title>", folded)
+    assert sorted(set(tooltips)) == ["fetch → prepare", "prepare → count", "prepare → train"]
+
+
+def test_a_small_run_is_not_folded(empty_run: Any) -> None:
+    html = write_report(with_pipelines(empty_run, each=3)).read_text()
+
+    assert "all-jobs" not in html
+    assert len(boxes_of(html)) == 2 * 8
+
+
+def test_pipelines_that_wait_for_each_other_are_drawn_unfolded(empty_run: Any) -> None:
+    folder = with_pipelines(empty_run, each=10)
+    empty_run.run["jobs"]["prepare.step_9"]["depends_on"].append("between")
+    empty_run.add_job("between", depends_on=["prepare.step_0"])
+    empty_run.finish()
+
+    html = write_report(folder).read_text()
+
+    assert len(boxes_of(html.partition('<details id="job-all-jobs">')[2])) == 2 * 23
+
+
 def test_a_page_compiles_no_template_that_was_compiled_before(
     make_wide_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

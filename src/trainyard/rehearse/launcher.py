@@ -69,7 +69,7 @@ def _run(attempt: Attempt, given: Sequence[GivenInput], cancellation: Cancellati
         if attempt.image is not None:
             processes = _in_containers(attempt, attempt.image, processes, folders, stack)
         else:
-            read_only = read_only_prefix([put.place for put in given if put.is_read_only])
+            read_only = read_only_prefix([str(put.place) for put in given if put.is_read_only])
             processes = [replace(process, prefix=read_only) for process in processes]
         ended = run_processes(
             processes,

@@ -69,9 +69,8 @@ def outcome(
         own_names[str(attempt.job_folder)] = os.path.realpath(attempt.job_folder)
         logged = last_error(attempt.logs[rank], _ERROR_LINES, own_names)
         reason = _explain(attempt, rank, processes.exit_codes[rank], logged.cause)
-        refused = [line for line in logged.lines if _READ_ONLY in line]
         for name in attempt.input_paths:
-            if any(str(attempt.inputs[name]) in line for line in refused):
+            if any(_READ_ONLY in line and str(attempt.inputs[name]) in line for line in logged.lines):
                 reason += f"; it wrote to its input {name}, which Azure ML mounts read-only"
         return AttemptEnd(processes, reason, logged.lines)
     return _outcome_of_files(attempt, processes, given)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 
 from trainyard.errors import UsageError
@@ -10,7 +11,7 @@ from trainyard.printing import shortened
 from trainyard.report.graph_layout import BoxCentre, Edge, Layout, Spacing, lay_out
 from trainyard.report.job_results import ConfusionMatrix
 from trainyard.settings.quantities import counted, duration
-from trainyard.settings.run_record import JobRecord, RunRecord
+from trainyard.settings.run_record import JobRecord, RunRecord, Status
 
 # Beyond the first, cells are too small for their count; beyond the second, too small to distinguish.
 MOST_CLASSES_WITH_COUNTS = 24
@@ -20,6 +21,8 @@ _CELL_SIZES = ((12, 36.0), (MOST_CLASSES_WITH_COUNTS, 28.0), (MOST_CLASSES_DRAWN
 
 _MOST_MISTAKES = 5
 
+_MOST_UNFOLDED = 20
+_WORST_FIRST: tuple[Status, ...] = ("failed", "running", "canceled", "waiting", "skipped", "completed")
 _MARGIN = 4
 _ARROW = 7
 
@@ -71,6 +74,35 @@ class Drawing:
     is_compact: bool
     boxes: tuple[JobBox, ...]
     arrows: tuple[Arrow, ...]
+
+
+def draw_graphs(run: RunRecord, carried: dict[tuple[str, str], list[str]]) -> dict[str, tuple[Drawing, Drawing]]:
+    """Draw all jobs, wide and tall; of many, first each pipeline within as one box, then the jobs of each, by its name.
+
+    Raise `UsageError` when jobs depend on each other in a cycle.
+    """
+    within: dict[str, dict[str, JobRecord]] = {}
+    for name, job in run.jobs.items():
+        within.setdefault(name.partition(".")[0], {})[name] = job
+    pipelines = {name: jobs for name, jobs in within.items() if name not in jobs}
+    is_folded = pipelines and len(run.jobs) > _MOST_UNFOLDED
+    parts = {"": {name: _as_one(name, jobs) for name, jobs in within.items()}} | pipelines if is_folded else {}
+    drawings: dict[str, tuple[Drawing, Drawing]] = {}
+    for name, jobs in {**parts, "all jobs": run.jobs}.items():
+        part = replace(run, jobs=jobs)
+        with suppress(UsageError) if name != "all jobs" else nullcontext():  # jobs of pipelines may wait for each other
+            drawings[name] = (draw_graph(part, carried, tall=False), draw_graph(part, carried, tall=True))
+    return drawings
+
+
+def _as_one(name: str, jobs: dict[str, JobRecord]) -> JobRecord:
+    """A job itself, or one in place of a pipeline's, in the worst of their states."""
+    sources = dict.fromkeys(source.partition(".")[0] for job in jobs.values() for source in job.depends_on)
+    depends_on = [source for source in sources if source != name]
+    if name in jobs:
+        return replace(jobs[name], depends_on=depends_on)
+    status = min((job.status for job in jobs.values()), key=_WORST_FIRST.index)
+    return JobRecord(name, status, depends_on=depends_on, nodes=0, world_size=len(jobs))
 
 
 def draw_graph(run: RunRecord, carried: dict[tuple[str, str], list[str]], *, tall: bool) -> Drawing:
@@ -133,8 +165,8 @@ def _names(job: JobRecord) -> tuple[str, str]:
 def process_counts(job: JobRecord) -> str:
     """Return `2 processes`, `2 nodes × 8 = 16 processes`, or `3 processes on 2 nodes` that do not have equally many."""
     processes = counted(job.processes, "process")
-    if job.nodes == 1:
-        return processes
+    if job.nodes <= 1:
+        return processes if job.nodes else counted(job.processes, "job")
     nodes = counted(job.nodes, "node")
     is_even = job.nodes * job.processes_per_node == job.processes
     return f"{nodes} × {job.processes_per_node} = {processes}" if is_even else f"{processes} on {nodes}"

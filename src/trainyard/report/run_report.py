@@ -17,7 +17,7 @@ from trainyard.report.curves import draw_charts, draw_tracked_charts
 from trainyard.report.drawings import (
     MOST_CLASSES_DRAWN,
     HeatMap,
-    draw_graph,
+    draw_graphs,
     draw_timeline,
     most_frequent_mistakes,
 )
@@ -156,7 +156,7 @@ def run_page(run: RunRecord, run_folder: Path, *, is_live: bool = False) -> str:
         run=run,
         jobs=jobs,
         headline=_headline(jobs),
-        graphs=[draw_graph(run, carried, tall=tall) for tall in (False, True)] if jobs else [],
+        graphs=draw_graphs(run, carried) if jobs else {},
         timeline=draw_timeline(run),
         machine_uses=machine_uses(run, run_folder),
         is_live=is_live,
