@@ -574,7 +574,7 @@ def test_without_the_client_one_line_says_how_to_install_it(
     monkeypatch.setitem(sys.modules, "azure.ai.ml", None)
     outcome = trainyard("submit", PIPELINE, "--dry-run")
     assert outcome.exit_code == 1
-    advice = "azure.ai.ml is not installed; a submission needs it: pip install 'trainyard-azureml[azure]'"
+    advice = "azure.ai.ml is not installed: pip install 'trainyard-azureml[azure]'"
     assert outcome.stderr.splitlines() == [f"error: {advice}"], "the plan is not printed before"
 
 

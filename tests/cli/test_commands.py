@@ -18,6 +18,7 @@ Run = Callable[..., Any]
 VERBS = (
     "init",
     "new",
+    "import",
     "render",
     "lint",
     "lsp",

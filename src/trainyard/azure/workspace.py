@@ -13,7 +13,7 @@ import sys
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from trainyard.errors import UsageError, UserError
 
@@ -35,39 +35,27 @@ class Workspace:
         return f"workspace '{self.name}' of resource group '{self.resource_group}'"
 
 
-@dataclass(frozen=True)
-class _Setting:
-    """One part of a workspace's address: what it is called, where it is looked up, and how it is set for good."""
+class _Setting(NamedTuple):
+    """One part of a workspace's address: what it is called, the variables that may have it, and its name in `az`."""
 
     words: str
-    flag: str
     variables: tuple[str, ...]
-    az_default: str
-    command: str
+    az_default: str = ""
+
+    @property
+    def command(self) -> str:
+        """What sets it for good."""
+        return (
+            f"az configure --defaults {self.az_default}=NAME"
+            if self.az_default
+            else "az account set --subscription NAME"
+        )
 
 
 # AZURE_DEFAULTS_… are the Azure CLI's own; AZUREML_ARM_… are what a job on Azure ML has.
-_SUBSCRIPTION = _Setting(
-    "subscription",
-    "--subscription",
-    ("AZURE_SUBSCRIPTION_ID", "AZUREML_ARM_SUBSCRIPTION"),
-    "",
-    "az account set --subscription NAME",
-)
-_RESOURCE_GROUP = _Setting(
-    "resource group",
-    "--resource-group",
-    ("AZURE_DEFAULTS_GROUP", "AZUREML_ARM_RESOURCEGROUP"),
-    "group",
-    "az configure --defaults group=NAME",
-)
-_NAME = _Setting(
-    "workspace",
-    "--workspace",
-    ("AZURE_DEFAULTS_WORKSPACE", "AZUREML_ARM_WORKSPACE_NAME"),
-    "workspace",
-    "az configure --defaults workspace=NAME",
-)
+_SUBSCRIPTION = _Setting("subscription", ("AZURE_SUBSCRIPTION_ID", "AZUREML_ARM_SUBSCRIPTION"))
+_RESOURCE_GROUP = _Setting("resource group", ("AZURE_DEFAULTS_GROUP", "AZUREML_ARM_RESOURCEGROUP"), "group")
+_NAME = _Setting("workspace", ("AZURE_DEFAULTS_WORKSPACE", "AZUREML_ARM_WORKSPACE_NAME"), "workspace")
 
 
 def find_workspace(
@@ -81,9 +69,10 @@ def find_workspace(
     found = {setting: value or _looked_up(setting) for setting, value in given.items()}
     missing = [setting for setting, value in found.items() if not value]
     if missing:
+        flags = {setting: f"--{setting.words.replace(' ', '-')}" for setting in missing}
         lines = [
-            f"no {setting.words} is set; give {setting.flag}, set {setting.variables[0]}, or run: {setting.command}"
-            for setting in missing
+            f"no {setting.words} is set; give {flag}, set {setting.variables[0]}, or run: {setting.command}"
+            for setting, flag in flags.items()
         ]
         raise UsageError("\n".join(lines))
     return Workspace(found[_SUBSCRIPTION], found[_RESOURCE_GROUP], found[_NAME])
@@ -141,9 +130,7 @@ def azure_ml() -> Any:
             import azure.ai.ml
             import azure.identity
         except ImportError as error:
-            raise UserError(
-                f"{error.name} is not installed; a submission needs it: pip install 'trainyard-azureml[azure]'"
-            ) from error
+            raise UserError(f"{error.name} is not installed: pip install 'trainyard-azureml[azure]'") from error
     # It warns of every experimental class that it reads a file with, whether or not the file uses it.
     for name in ("azure.ai.ml", "azure.identity"):
         logging.getLogger(name).setLevel(logging.ERROR)

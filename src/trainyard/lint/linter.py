@@ -165,7 +165,8 @@ def _files(paths: Iterable[Path], store: DocumentStore) -> Iterator[tuple[Path, 
         elif not absolute.exists():
             raise UnreadablePath(_missing(path, absolute))
         elif not is_yaml(absolute.name):
-            raise UnreadablePath(f"{path} is not a YAML file: expected a name that ends in .yaml or .yml")
+            script = f"; `trainyard import {path}` writes what a script submits" if path.suffix == ".py" else ""
+            raise UnreadablePath(f"{path} is not a YAML file: expected a name that ends in .yaml or .yml{script}")
         else:
             yield absolute, True
 
