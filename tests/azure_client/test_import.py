@@ -107,7 +107,8 @@ from azure.identity import DefaultAzureCredential
 p = argparse.ArgumentParser()
 p.add_argument("--epochs", type=int, default=1)
 epochs = p.parse_args().epochs
-ENVIRONMENT = "azureml://registries/azureml/environments/acpt-pytorch-2.8-cuda12.6/versions/1"
+registry = MLClient(DefaultAzureCredential(), registry_name="azureml")
+ENVIRONMENT = registry.environments.get("acpt-pytorch-2.8-cuda12.6", label="latest")
 ml_client = MLClient(DefaultAzureCredential(), "id", "group", "workspace")
 train = command(
     name="train_it",
@@ -199,7 +200,10 @@ def test_a_pipeline_and_a_sweep_become_yaml_that_lints_and_runs(trainyard: Run, 
     assert outcome.exit_code == 0, outcome.stderr
     linted = trainyard("lint", "train_and_score.yaml", "epochs.yaml", "components")
     assert linted.exit_code == 0, linted.stderr
-    assert yaml.safe_load((folder / "components/train_it.yaml").read_text())["code"] == "../src"
+    component = yaml.safe_load((folder / "components/train_it.yaml").read_text())
+    assert component["code"] == "../src"
+    curated = "azureml://registries/azureml/environments/acpt-pytorch-2.8-cuda12.6/labels/latest"
+    assert component["environment"] == curated
     assert yaml.safe_load((folder / "epochs.yaml").read_text())["search_space"] == {
         "epochs": {"type": "choice", "values": [1, 2]}
     }

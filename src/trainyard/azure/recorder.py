@@ -32,17 +32,19 @@ _created: dict[tuple[str, str], Any] = {}
 class _Reference(str):
     """`azureml:NAME:VERSION`: the client takes this where it takes the object that Azure ML keeps."""
 
-    def __new__(cls, name: str, version: str | None, label: str | None = None) -> _Reference:
-        found = super().__new__(cls, f"azureml:{name}:{version}" if version else f"azureml:{name}@{label or 'latest'}")
-        vars(found).update(name=name, version=version or label, id=str(found), path=str(found))
-        return found
+
+def _reference(name: str, version: str | None, label: str | None = None, place: str = "azureml:") -> _Reference:
+    by_version, by_label = (":", "@") if place == "azureml:" else ("/versions/", "/labels/")
+    found = _Reference(place + name + (f"{by_version}{version}" if version else f"{by_label}{label or 'latest'}"))
+    vars(found).update(name=name, version=version or label, id=str(found), path=str(found))
+    return found
 
 
 class _Client:
     """Stands in for MLClient, and for each group of its operations, such as `jobs`."""
 
-    def __init__(self, *_: Any, group: str = "", **__: Any) -> None:
-        self._group = group
+    def __init__(self, *_: Any, group: str = "", registry_name: str | None = None, **__: Any) -> None:
+        self._group, self._registry = group, registry_name
 
     @classmethod
     def from_config(cls, *_: Any, **__: Any) -> _Client:
@@ -64,11 +66,11 @@ class _Client:
         name = entity.name or getattr(entity, "display_name", None) or ""
         _files.append((group, name, text.getvalue()))
         if group == "jobs":
-            outputs = {key: _Reference(f"azureml_{name}_output_data_{key}", "1") for key in written.outputs}
+            outputs = {key: _reference(f"azureml_{name}_output_data_{key}", "1") for key in written.outputs}
             # Scripts wait until a job has ended.
             entity = SimpleNamespace(name=name, status="Completed", studio_url="", outputs=SimpleNamespace(**outputs))
         elif group in ("data", "environments", "models"):
-            entity = _Reference(name, entity.version or "1")
+            entity = _reference(name, entity.version or "1")
         _created[group, name] = entity
         return entity
 
@@ -78,10 +80,11 @@ class _Client:
             from azure.core.exceptions import ResourceNotFoundError
 
             raise ResourceNotFoundError(f"Azure ML is not asked for {self._group}, and the script creates no '{name}'")
-        return _created.get((self._group, name)) or _Reference(name, version, label)
+        place = f"azureml://registries/{self._registry}/{self._group}/" if self._registry else "azureml:"
+        return _created.get((self._group, name)) or _reference(name, version, label, place)
 
     def __getattr__(self, name: str) -> Any:
-        return (lambda *_, **__: []) if self._group else _Client(group=name)
+        return (lambda *_, **__: []) if self._group else _Client(group=name, registry_name=self._registry)
 
 
 def _refuse(event: str, _: Any) -> None:
