@@ -71,13 +71,14 @@ def print_next(*steps: tuple[str, str]) -> None:
 
 
 def program() -> str:
-    """Return how to call this program from here: `trainyard` if that is on the PATH, else its path."""
+    """Return how to call this program from here, as a shell takes it: `trainyard` if on the PATH, else its path."""
+    import shlex
     import shutil
 
     called = Path(sys.argv[0])
     if called.name != "trainyard" or shutil.which("trainyard"):
         return "trainyard"
-    return str(short(called))
+    return shlex.quote(str(short(called)))
 
 
 def table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:

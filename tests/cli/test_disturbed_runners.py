@@ -137,3 +137,48 @@ def test_a_disturbed_runner_leaves_a_run_that_can_be_continued(project: Path, nu
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_runners_disturbed_many_times_leave_runs_that_can_be_continued(project: Path, number: signal.Signals) -> None:
     disturb_at_random(project, number, MANY)
+
+
+INTERRUPTED_WHILE_LOADING = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # what runs in the background of a shell ignores it
+class Interrupt:
+    def find_spec(self, name, path, target=None):
+        if name == sys.argv[1]:
+            signal.raise_signal(signal.SIGINT)
+sys.meta_path.insert(0, Interrupt())
+from trainyard.cli import main
+main(["run", "pipeline.yml"])
+"""
+
+
+@pytest.mark.parametrize("module", ["trainyard.cli.entry", "click", "trainyard.errors", "trainyard.cli.run", "yaml"])
+def test_ctrl_c_while_the_program_loads_is_answered_in_a_line(project: Path, module: str) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED_WHILE_LOADING, module], cwd=project, capture_output=True, text=True
+    )
+
+    assert (ended.returncode, ended.stderr.strip()) == (130, "error: interrupted")
+
+
+def test_ctrl_c_is_answered_before_the_jobs_have_ended(project: Path) -> None:
+    stubborn = "import pathlib, signal, time\nsignal.signal(signal.SIGTERM, lambda *_: None)\n"
+    step = f"{stubborn}pathlib.Path('ready').touch()\ntime.sleep({WAIT_SECONDS})\n"
+    (project / "src" / "step.py").write_text(step)
+    runner = trainyard(project, "run", "pipeline.yml", "--name", "it", "--quiet")
+    ready = project / ".trainyard/runs/it/jobs/first/nodes"
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not list(ready.rglob("ready")):
+        assert time.monotonic() < deadline, "the job did not start"
+        time.sleep(0.05)
+
+    runner.send_signal(signal.SIGINT)
+    assert runner.stdout is not None
+    answer = runner.stdout.readline()
+    runner.send_signal(signal.SIGINT)
+    said, _ = runner.communicate(timeout=WAIT_SECONDS)
+
+    assert answer.endswith("SIGINT received: asking the jobs to end; once more ends them at once\n")
+    assert said.index("SIGINT received again: ending the jobs at once") < said.index("run it canceled after")
+    assert "Traceback" not in said
+    assert runner.returncode == 130

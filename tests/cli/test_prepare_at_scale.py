@@ -18,7 +18,7 @@ def test_prepare_on_spark_train_and_evaluate(
     trainyard: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("pyspark", reason="pyspark is not installed: make setup-spark")
-    monkeypatch.setattr(working_folder, "runs_folder", lambda: tmp_path)
+    monkeypatch.setattr(working_folder, "runs_folder", lambda run_folder=None: tmp_path)
     source = tmp_path / "source"
     source.mkdir()
     for number in range(40):

@@ -109,7 +109,7 @@ def test_batches_that_do_not_divide(
     trainyard: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: tuple[str, ...], words: tuple[str, ...]
 ) -> None:
     runs = tmp_path / ".trainyard" / "runs"
-    monkeypatch.setattr(working_folder, "runs_folder", lambda: runs)
+    monkeypatch.setattr(working_folder, "runs_folder", lambda run_folder=None: runs)
     given = [word for setting in settings for word in ("--set", setting)]
 
     outcome = trainyard("run", "pipelines/ddp.yaml", "--profile", "local", *given)

@@ -24,7 +24,7 @@ FIRST = ("run", "pipelines/ddp.yaml", "--profile", "local")
 def runs_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Keep runs and their cache in this test's folder."""
     folder = tmp_path / ".trainyard" / "runs"
-    monkeypatch.setattr(working_folder, "runs_folder", lambda: folder)
+    monkeypatch.setattr(working_folder, "runs_folder", lambda run_folder=None: folder)
     return folder
 
 

@@ -324,3 +324,65 @@ def test_a_folder_without_runs_is_sorted_too(trainyard: Run, tmp_path: Path, mon
     outcome = trainyard("runs", "list", "--sort", "started")
     assert (outcome.exit_code, outcome.stdout) == (0, "")
     assert "no runs in" in outcome.stderr
+
+
+@pytest.mark.parametrize(
+    "command", [("list",), ("show", "second"), ("compare", "first", "second"), ("logs", "second"), ("resume", "second")]
+)
+def test_the_record_of_a_killed_runner_is_corrected_by_what_reads_it(
+    trainyard: Run, two_runs: Path, command: tuple[str, ...]
+) -> None:
+    file = two_runs / ".trainyard/runs/second/run.json"
+    document = json.loads(file.read_text())
+    document["status"], document["jobs"]["hello"]["status"] = "running", "running"
+    file.write_text(json.dumps(document))
+
+    outcome = trainyard("runs", *command)
+
+    assert outcome.exit_code == 0, outcome.stderr
+    run = json.loads(file.read_text())
+    is_resumed = command[0] == "resume"
+    assert run["status"] == run["jobs"]["hello"]["status"] == ("completed" if is_resumed else "canceled")
+    assert is_resumed or run["reason"] == "the runner was killed before it could record how the run ended"
+
+
+READ_ONLY = """
+mount --bind "$1" "$1" && mount -o remount,ro,bind "$1" && cd "$1" || exit 9
+shift
+exec "$@"
+"""
+
+
+def test_a_project_that_cannot_be_written_runs_elsewhere(
+    two_runs: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    unshare = ("unshare", "--map-root-user", "--mount", "bash", "-c", READ_ONLY, "bash", str(two_runs))
+    if sys.platform != "linux" or subprocess.run([*unshare, "true"], capture_output=True).returncode:
+        pytest.skip("this machine does not allow mount namespaces")
+    folder = tmp_path_factory.mktemp("elsewhere") / "run"
+    (two_runs / "job.yaml").write_text(
+        "type: command\ncommand: echo hi > '${{outputs.said}}/hi'\nenvironment: azureml:any:1\n"
+        "outputs: {said: {type: uri_folder}}\n"
+    )
+
+    def trainyard(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([*unshare, sys.executable, "-m", "trainyard", *words], capture_output=True, text=True)
+
+    refused = trainyard("run", "job.yaml")
+    assert (refused.returncode, refused.stderr.count("error: ")) == (1, 1)
+    assert "--run-dir DIR" in refused.stderr
+
+    done = trainyard("run", "job.yaml", "--run-dir", str(folder))
+    assert done.returncode == 0, done.stderr
+    assert (folder / "jobs/job/outputs/said/hi").read_text() == "hi\n"
+    assert f"{folder.name}: completed" in trainyard("runs", "show", str(folder)).stdout
+
+
+def test_what_to_do_next_is_quoted_for_a_shell(trainyard: Run, two_runs: Path) -> None:
+    (two_runs / "say hello.yaml").write_text(HELLO.replace("done", "done; exit 1"))
+
+    outcome = trainyard("run", "say hello.yaml", "--run-dir", "my runs/it")
+
+    assert outcome.exit_code == 1
+    assert "trainyard runs logs 'my runs/it'" in outcome.stdout
+    assert "trainyard runs resume 'my runs/it'" in outcome.stdout

@@ -164,3 +164,4 @@ def test_a_killed_runner_leaves_no_process_and_a_readable_record(workspace: Any,
     record = read_record(folder)
     assert (record.status, record.jobs["work"].status) == ("canceled", "canceled")
     assert record.reason == "the runner was killed before it could record how the run ended"
+    assert json.loads((folder / "run.json").read_text())["status"] == "canceled"

@@ -338,3 +338,11 @@ def test_a_damaged_cache_costs_a_run_and_nothing_else(workspace: Any) -> None:
 
     assert workspace.run(file).jobs["work"].reused_from is None
     assert workspace.run(file).jobs["work"].reused_from is not None
+
+
+def test_a_pipeline_of_the_same_name_in_another_file_is_another_one(workspace: Any) -> None:
+    workspace.run(workspace.one_job("true"))
+    (workspace.root / "elsewhere").mkdir()
+    other = workspace.one_job("echo other").rename(workspace.root / "elsewhere" / "demo.yaml")
+
+    assert workspace.run(other).jobs["work"].reuse == "it has not run before"

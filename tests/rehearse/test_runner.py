@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -577,3 +578,15 @@ def test_a_variable_that_only_the_shell_has_is_the_reason(workspace: Any, monkey
         "KeyError: 'API_KEY_OF_THE_SHELL' (its process ended with exit code 1); jobs do not see your shell's "
         "API_KEY_OF_THE_SHELL: give it in the job's environment_variables"
     )
+
+
+def test_a_module_that_an_installed_package_lacks_names_the_version_of_the_package(workspace: Any) -> None:
+    (workspace.root / "conda.yaml").write_text("dependencies:\n  - pip:\n      - click==7.0\n")
+    environment = {"image": "x", "conda_file": "../conda.yaml"}
+
+    reason = (
+        workspace.run(workspace.one_job("python -c 'import click.old'", environment=environment)).jobs["work"].reason
+    )
+
+    assert f"; click {version('click')} is installed, which has no click.old, " in reason
+    assert "conda.yaml:3 asks for click==7.0: install the version that has it" in reason

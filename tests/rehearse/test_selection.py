@@ -90,3 +90,13 @@ def test_a_reused_result_can_be_reused_again(workspace: Any, train_and_evaluate:
     record = workspace.run(train_and_evaluate, only="evaluate")
 
     assert record.jobs["train"].reuse == "taken from run taking, whose inputs differ: epochs 2 instead of 16"
+
+
+def test_a_result_of_another_file_is_named_with_the_file(workspace: Any, train_and_evaluate: Path) -> None:
+    workspace.run(train_and_evaluate, name="first")
+    (workspace.root / "elsewhere").mkdir()
+    other = pipeline(workspace, command="echo other").rename(workspace.root / "elsewhere" / train_and_evaluate.name)
+
+    record = workspace.run(other, only="evaluate")
+
+    assert record.jobs["train"].reuse == f"taken from run first of {train_and_evaluate}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -12,9 +13,10 @@ from trainyard.errors import UsageError
 from trainyard.terminal import short
 
 
-def rendered_aside(file: Path, profile: str, settings: Mapping[str, str]) -> Path:
+def rendered_aside(file: Path, profile: str, settings: Mapping[str, str], run_folder: Path | None = None) -> Path:
     """Render a profile, with settings laid over it, into `.trainyard/rendered/`; return what `file` is there.
 
+    That is in `run_folder` where the project cannot be written.
     A file that was edited by hand is noted on stderr, as is what was adjusted for the profile. Raise UsageError for a
     file without a template, and for unknown profiles and settings.
     """
@@ -24,8 +26,8 @@ def rendered_aside(file: Path, profile: str, settings: Mapping[str, str]) -> Pat
     from trainyard.render.writing import write
 
     project = working_folder.project()
-    working_folder.keep_out_of_git()
-    out = project.root / ".trainyard" / "rendered" / profile
+    kept = working_folder.keep_out_of_git(run_folder)
+    out = kept / "rendered" / profile
     try:
         rendering = render(project, profile, read_settings(f"{key}={value}" for key, value in settings.items()), out)
     except UsageError as error:
@@ -33,7 +35,7 @@ def rendered_aside(file: Path, profile: str, settings: Mapping[str, str]) -> Pat
         if unknown is None:
             raise
         raise UsageError(f"{error} An input of the pipeline is set by --set inputs.{unknown}=VALUE.") from None
-    write(project, rendering)
+    write(replace(project, kept=kept), rendering)
     for line in rendering.profile.adjustments:
         if line.startswith(f"{file.stem}:"):
             click.echo(line, err=True)

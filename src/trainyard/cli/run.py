@@ -83,6 +83,7 @@ def run(
     python: Path | None,
     watch: bool,
     quiet: bool,
+    run_folder: Path | None,
     **others: Any,
 ) -> None:
     """Run a pipeline or job on this machine, with the processes and variables that Azure ML would give it.
@@ -101,14 +102,15 @@ def run(
     chosen = chosen_file(file, file_option, profile)
     given = split_settings(settings, "inputs.epochs=3")
     options = RunOptions(
-        runs_folder=working_folder.runs_folder(),
+        runs_folder=working_folder.runs_folder(run_folder),
+        run_folder=run_folder,
         overrides=given if profile is None else {key: value for key, value in given.items() if names_input(key)},
         use_cache=not no_cache,
         python=(python or Path(sys.executable)).absolute(),
         **others,
     )
     of_profile = {key: value for key, value in given.items() if key not in options.overrides}
-    path = chosen if profile is None else rendered_aside(chosen, profile, of_profile)
+    path = chosen if profile is None else rendered_aside(chosen, profile, of_profile, run_folder)
     store = DocumentStore()
     refused, by_programs, let_pass = errors_before_a_run(path, store)
     if refused or (options.strict and (by_programs or let_pass)):
@@ -117,8 +119,8 @@ def run(
     for each in let_pass:
         place = f"{short(each.span.file)}:{each.span.line}:{each.span.column}"
         click.echo(f"{place}: {each.message} [{each.rule}: Azure ML accepts it, --strict does not]", err=True)
-    working_folder.keep_out_of_git()
-    working_folder.keep_runs_out_of_snapshots(pipeline)
+    working_folder.keep_out_of_git(run_folder)
+    working_folder.keep_runs_out_of_snapshots(pipeline, run_folder)
     with ExitStack() as opened:
         display = _WatchedDisplay(opened, quiet=quiet) if watch else Display(quiet=quiet)
         try:
@@ -147,11 +149,12 @@ class _WatchedDisplay(Display):
 
 def resume(name: str | None, *, quiet: bool) -> int:
     """Continue a run (without a name, the newest) that failed or was canceled; return the exit code, as `run` does."""
-    runs_folder = working_folder.runs_folder()
-    record = find_run(runs_folder, name)
+    record = find_run(working_folder.runs_folder(), name)
     file = Path(record.pipeline_file)
     pipeline = load_job(file, strict=record.strict)
-    resumed = resume_run(record, pipeline, RunOptions(runs_folder=runs_folder), Display(quiet=quiet))
+    resumed = resume_run(
+        record, pipeline, RunOptions(runs_folder=working_folder.runs_folder(record.folder)), Display(quiet=quiet)
+    )
     return _conclude(resumed.folder, pipeline, short(file), record.overrides)
 
 
@@ -170,19 +173,22 @@ def _conclude(
     click.echo("")
     click.echo(click.style(f"{record.name}: {record.status} in {duration(record.duration_s)}", bold=True))
     print_facts(summarise(record))
+    quoted_file = shlex.quote(str(file))
     if record.status == "completed":
         suggestions = []
         if not file.is_file():
             suggestions.append((f"{program()} render", f"writes {file} for the cluster"))
         elif _can_be_planned(pipeline):
-            suggestions.append((f"{program()} plan {file}", "what it takes on the cluster, and what an hour costs"))
+            suggestions.append(
+                (f"{program()} plan {quoted_file}", "what it takes on the cluster, and what an hour costs")
+            )
         if working_folder.has_profile("nd96"):
             suggestions.append((f"{program()} render nd96 --diff", "the same pipeline for machines with 8 x A100"))
         print_next(*suggestions)
         return 0
     # A run in another place (--run-dir) is found by its folder only.
     in_runs_folder = run_folder.parent.resolve() == working_folder.runs_folder().resolve()
-    run = record.name if in_runs_folder else str(short(run_folder))
+    run = shlex.quote(record.name if in_runs_folder else str(short(run_folder)))
     settings = _settings_in_errors(record, pipeline, is_rendered_aside=profile is not None)
     print_facts(("setting", str(setting)) for setting in settings)
     logs = (f"{program()} runs logs {run}", "everything its processes printed")
@@ -192,7 +198,7 @@ def _conclude(
         changes = {**given, **dict.fromkeys((setting.key for setting in missing or settings), "VALUE")}
         words = ["--profile", profile] if profile else []
         words += [word for key, value in changes.items() for word in ("--set", f"{key}={value}")]
-        print_next(logs, (shlex.join((*program().split(), "run", str(file), *words)), "again, with another value"))
+        print_next(logs, (f"{program()} run {shlex.join([str(file), *words])}", "again, with another value"))
     else:
         resuming = f"{program()} runs resume {run}"
         print_next(logs, (resuming, "keeps what completed; trainings continue from their checkpoints"))

@@ -5,6 +5,7 @@ Azure ML would upload `.trainyard/`, with all runs so far, with a job's code; a 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import click
 from trainyard import project_files
 from trainyard.printing import plain_text
 from trainyard.project_files import OutsideRoot, root_of, write_text
+from trainyard.rehearse.errors import cannot_write
 from trainyard.render.project import NoProject, Project, find_project
 from trainyard.settings.quantities import counted, memory
 from trainyard.spec.model import Component, Job, PipelineComponent
@@ -27,23 +29,36 @@ def project() -> Project:
     return find_project(Path.cwd())
 
 
-def private_folder() -> Path:
-    """Return the folder of everything that Trainyard keeps: in the project, or in the working directory outside one."""
+def private_folder(run_folder: Path | None = None) -> Path:
+    """Return the folder of everything that Trainyard keeps: in the project, or in the working directory outside one.
+
+    Where that cannot be written, a run that lies elsewhere has its own in `run_folder`.
+    """
     try:
         root = project().root
     except NoProject:
         root = Path.cwd()
-    return root / ".trainyard"
+    folder = root / ".trainyard"
+    if run_folder is None or os.access(folder if folder.exists() else root, os.W_OK | os.X_OK):
+        return folder
+    return run_folder.absolute() / ".trainyard"
 
 
-def runs_folder() -> Path:
+def runs_folder(run_folder: Path | None = None) -> Path:
     """Return the folder of all runs."""
-    return private_folder() / "runs"
+    return private_folder(run_folder) / "runs"
 
 
-def keep_out_of_git() -> None:
-    """Make the private folder ignore itself, so that git takes nothing of it, whatever the repository ignores."""
-    project_files.keep_out_of_git(private_folder())
+def keep_out_of_git(run_folder: Path | None = None) -> Path:
+    """Make the private folder, and have it ignore itself: git takes nothing of it, whatever the repository ignores."""
+    folder = private_folder(run_folder)
+    try:
+        if run_folder is not None and folder.is_relative_to(run_folder.absolute()):
+            run_folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        project_files.keep_out_of_git(folder)
+    except OSError as error:
+        raise cannot_write(folder, error) from error
+    return folder
 
 
 def template_of(file: Path) -> Path | None:
@@ -67,13 +82,13 @@ def has_profile(name: str) -> bool:
     return name in profile_names(here)
 
 
-def keep_runs_out_of_snapshots(pipeline: PipelineComponent) -> None:
+def keep_runs_out_of_snapshots(pipeline: PipelineComponent, run_folder: Path | None = None) -> None:
     """Leave `.trainyard/` out of every code folder that contains it, for Azure ML's client as well, and say so.
 
     A folder without an ignore file gets an `.amlignore`. One that exists is the user's, and stays as it is: an
     `.amlignore` beside a `.gitignore` would put that out of force. The user is told what to add.
     """
-    private = private_folder().resolve()
+    private = private_folder(run_folder).resolve()
     for code, job in {code: job.name for job, code in code_folders(pipeline)}.items():
         if not private.is_relative_to(code):
             continue

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
@@ -47,10 +47,11 @@ class Cancellation:
 
 
 @contextmanager
-def canceled_by_signals(cancellation: Cancellation) -> Iterator[None]:
+def canceled_by_signals(cancellation: Cancellation, answer: Callable[[str], object]) -> Iterator[None]:
     """Turn signals that would end this process into a cancellation while the block lasts; the second one is `at_once`.
 
-    Only a main thread can receive signals; in another thread nothing changes.
+    `answer` is called with what each of the two does, in a signal handler. Only a main thread can receive signals; in
+    another thread nothing changes.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -60,10 +61,13 @@ def canceled_by_signals(cancellation: Cancellation) -> Iterator[None]:
 
     def on_signal(number: int, frame: FrameType | None) -> None:
         nonlocal is_first
+        received = f"{signal.Signals(number).name}{_RECEIVED}"
         if is_first:
-            cancellation.request(f"{signal.Signals(number).name}{_RECEIVED}")
-        else:
+            cancellation.request(received)
+            answer(f"{received}: asking the jobs to end; once more ends them at once")
+        elif not cancellation.at_once.is_set():
             cancellation.at_once.set()
+            answer(f"{received} again: ending the jobs at once")
         is_first = False
 
     previous = {number: signal.signal(number, on_signal) for number in _SIGNALS}

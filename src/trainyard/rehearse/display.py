@@ -125,6 +125,10 @@ class Display:
         """Show a note."""
         self._line(text)
 
+    def answer(self, text: str) -> None:
+        """Show what a signal does; also when quiet."""
+        self._print(f"{_clock()} {text}")
+
     def run_ended(self, record: RunRecord) -> None:
         """Show how the run ended; on a terminal the table stays."""
         self.close()

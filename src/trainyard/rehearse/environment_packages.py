@@ -248,13 +248,20 @@ def _few(described: list[str]) -> str:
     return ", ".join(shown) + (f" and {more} more" if more else "")
 
 
-def where_to_add(module: str, environment: Environment | None) -> str:
+def where_to_add(module: str, environment: Environment | None, python: Path) -> str:
     """Return what to do about a missing module, with the line of the environment's file that asks for its package.
 
-    Which packages bring a module is known of the common ones; others are taken to have the module's name.
+    Which packages bring a module is known of the common ones; others are taken to have the module's name. A package
+    that `python` has without the module is named with its version: it is another one that is needed.
     """
     known = known_module(module)
     package = package_of(known) if known is not None else module.partition(".")[0]
+    installed = installed_versions(python).get(package_name(package)) if "." in module else None
+    if installed is not None:
+        asking = wanted_packages(environment) if environment is not None else []
+        wanted = next((each for each in asking if each.name == package_name(package)), None)
+        asked = f", {wanted.file}:{wanted.line} asks for {wanted.name}{wanted.versions}" if wanted is not None else ""
+        return f"{package} {installed} is installed, which has no {module}{asked}: install the version that has it"
     named = "" if package_name(package) == package_name(module) else f" (package {package})"
     install = f"install it{named} for the Python that runs this"
     if environment is None:

@@ -17,7 +17,7 @@ from trainyard.rehearse.attempts import (
     make_folders,
 )
 from trainyard.rehearse.cancellation import Cancellation
-from trainyard.rehearse.digests import ContentDigests
+from trainyard.rehearse.digests import ContentDigests, digest_of
 from trainyard.rehearse.errors import RunError, cannot_write
 from trainyard.rehearse.faults import Fault
 from trainyard.rehearse.guardian import Guardian
@@ -156,7 +156,9 @@ def work(
         key = job_key(job, identities, context.digests, python, digest, without_gpus=without_gpus)
         attempt = _first_attempt(context, job, len(earlier_keys) + 1)
         why = _reason_to_run(context, job, is_restarted=bool(earlier_keys))
-        start, digests = f"{context.pipeline.name}.{job.name}", context.digests
+        # Another file may have a pipeline of this name, whose runs say nothing about this one.
+        file = digest_of(str(context.pipeline.file.resolve()))[:12]
+        start, digests = f"{context.pipeline.name}.{job.name}.{file}", context.digests
         earlier, problem = cache.find(key, context.folder) if why is None else (None, None)
         reused = Reused(job.name, earlier, key, attempt.command, NOTHING_CHANGED) if earlier is not None else None
         if reused is None and why is None and context.options.reuse_imports:

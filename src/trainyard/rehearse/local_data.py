@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import shlex
 import shutil
 import tempfile
 import urllib.parse
@@ -183,8 +184,8 @@ def _how_to_get(data: LocalPath) -> str:
     if file is None:
         return f"run the pipeline of the job {job} first, with --name {run}"
     rendered = _RENDERED_ASIDE.search(file.as_posix())
-    which = f"{rendered[2]} --profile {rendered[1]}" if rendered is not None else os.path.relpath(file)
-    return f"run what writes it first: trainyard run {which} --name {run}"
+    which = [rendered[2], "--profile", rendered[1]] if rendered is not None else [os.path.relpath(file)]
+    return f"run what writes it first: trainyard run {shlex.join([*which, '--name', run])}"
 
 
 def _is_of(path: Path, *types: str) -> bool:

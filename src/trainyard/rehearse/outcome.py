@@ -20,7 +20,7 @@ _ERROR_LINES = 15
 # A shell's exit code for a program that it does not find, and how bash and dash say so.
 _NOT_FOUND_CODE = 127
 _MISSING_PROGRAM = re.compile(r"^[^:\n]+: (?:line )?\d+: ([^:\n]+): (?:command )?not found$", re.MULTILINE)
-_MISSING_MODULE = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
+_MISSING_MODULE = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'(?!; )")
 # Open MPI's words, of mpirun (4) and of the prterun beneath it (5).
 _REFUSES_ROOT = re.compile(r"^(\w+) has detected an attempt to run as root\.$", re.MULTILINE)
 _MISSING_VARIABLE = re.compile(r"KeyError: '(\w+)'")
@@ -142,7 +142,7 @@ def _explain(attempt: Attempt, rank: int, code: int, cause: str | None) -> str:
         return f"{explained}; add its package to the environment: {attempt.image.name} does not have it"
     from trainyard.rehearse.environment_packages import where_to_add  # packaging takes 30 ms to import
 
-    return f"{explained}; {where_to_add(missing[1], attempt.job.component.environment)}"
+    return f"{explained}; {where_to_add(missing[1], attempt.job.component.environment, attempt.python)}"
 
 
 def _outward_link(written: Path, job_folder: Path) -> Path | None:

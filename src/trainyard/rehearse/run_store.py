@@ -124,15 +124,29 @@ def read_record(run_folder: Path) -> RunRecord:
     """Return the record in a run's folder. Raise `UsageError` when it is missing or invalid.
 
     A record that says `running` although no process holds its lock belongs to a runner that was killed: it is returned
-    as canceled, with that reason.
+    as canceled, with that reason, and corrected where its folder can be written.
     """
+    record = _read_record(run_folder)
+    if record.status != "running" or is_active(run_folder):
+        return record
+    with suppress(RunError, UsageError), hold_lock(run_folder):
+        record = _read_record(run_folder)  # another command may have corrected or resumed it meanwhile
+        _end_of_killed(record)
+        write_record(RunRecordWriter(record))
+    _end_of_killed(record)
+    return record
+
+
+def _read_record(run_folder: Path) -> RunRecord:
     try:
-        record = read_run_record(run_folder)
+        return read_run_record(run_folder)
     except InvalidRunRecord as error:
         raise UsageError(str(error)) from error
-    if record.status == "running" and not is_active(run_folder):
+
+
+def _end_of_killed(record: RunRecord) -> None:
+    if record.status == "running":
         record.end("canceled", "the runner was killed before it could record how the run ended")
-    return record
 
 
 @contextmanager
@@ -243,6 +257,8 @@ def create_run_folder(runs_folder: Path, run_folder: Path | None, name: str | No
 
 def _link_among_runs(runs_folder: Path, folder: Path, name: str) -> None:
     """Have a run that is kept elsewhere among the others, unless they cannot be written to."""
+    if runs_folder.absolute().is_relative_to(folder):
+        return  # it keeps what a project that cannot be written would
     with suppress(OSError):
         runs_folder.mkdir(parents=True, exist_ok=True)
         for number in count(2):
@@ -267,7 +283,7 @@ def _valid_name(text: str) -> str:
 
 
 def _create(folder: Path, *, may_exist: bool) -> Path:
-    """Make the folder; one that exists is accepted only if it was named as a folder and is empty."""
+    """Make the folder; one that exists is accepted only if it was named as a folder and holds `.trainyard` at most."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -275,7 +291,7 @@ def _create(folder: Path, *, may_exist: bool) -> Path:
     try:
         folder.mkdir(mode=0o700)  # its logs and models are the user's, on a machine that others share
     except FileExistsError:
-        if may_exist and folder.is_dir() and not any(folder.iterdir()):
+        if may_exist and folder.is_dir() and all(entry.name == ".trainyard" for entry in folder.iterdir()):
             return folder
         if (folder / RECORD_FILE).exists() or not may_exist:
             raise UsageError(f"{folder}: a run of this name already exists; choose another name") from None

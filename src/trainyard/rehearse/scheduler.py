@@ -74,7 +74,7 @@ class Scheduler:
         self._continue_on_failure = pipeline.pipeline.continue_on_step_failure
         self._selection = selection
         self._display = display
-        self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[Event | str] = queue.SimpleQueue()
         self._threads: dict[str, threading.Thread] = {}
         self._start_moments: dict[str, float] = {}
         self._attempt_moments: dict[str, float] = {}
@@ -89,7 +89,7 @@ class Scheduler:
         with (
             hold_lock(self._record.folder),
             seen_at(self._context.seen_folder, self._record.folder),
-            canceled_by_signals(self._context.cancellation),
+            canceled_by_signals(self._context.cancellation, self._events.put),
             self._nothing_left_running(),
         ):
             self._begin(reused)
@@ -165,6 +165,9 @@ class Scheduler:
                 self._show_warnings(name)
             if self._has_new_trials:
                 self._write_trials()
+            return
+        if isinstance(event, str):  # what a signal does
+            self._display.answer(event)
             return
         if isinstance(event, Started):
             self._on_started(event)

@@ -84,7 +84,9 @@ def find_reused(
         if candidates:
             # The sort is stable: among equally good ones the newest stays first.
             run, job = min(candidates, key=lambda candidate: _fit_rank(candidate[1], inputs_here, key))
-            why = f"taken from run {run.name}{_differences(job, inputs_here, key)}"
+            is_same_file = run.pipeline_file == str(resolved.pipeline.file.resolve())
+            origin = run.name if is_same_file else f"{run.name} of {run.pipeline_file}"
+            why = f"taken from run {origin}{_differences(job, inputs_here, key if is_same_file else None)}"
             earlier = EarlierResult(run.folder.resolve(), run.name, name, str(job.identity))
             found[name] = ReusedResult(earlier, job, why)
     missing = sorted(set(jobs) - set(found))

@@ -20,9 +20,15 @@ class NoProject(UsageError):
 
 @dataclass(frozen=True)
 class Project:
-    """A folder with templates and profiles; `root` is absolute."""
+    """A folder with templates and profiles, and `kept` where what Trainyard keeps is elsewhere; both are absolute."""
 
     root: Path
+    kept: Path | None = None
+
+    @property
+    def private(self) -> Path:
+        """The folder of what Trainyard keeps."""
+        return self.kept or self.root / ".trainyard"
 
     @property
     def templates(self) -> Path:
@@ -42,12 +48,12 @@ class Project:
     @property
     def record(self) -> Path:
         """The file where rendering notes what it wrote, so that hand edits can be distinguished."""
-        return self.root / ".trainyard" / "rendered.json"
+        return self.private / "rendered.json"
 
     @property
     def replaced(self) -> Path:
         """The folder where rendering keeps the text of hand-edited files that it replaces."""
-        return self.root / ".trainyard" / "replaced"
+        return self.private / "replaced"
 
     @property
     def released(self) -> Path:

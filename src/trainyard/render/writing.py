@@ -106,13 +106,13 @@ def _save(contents: Mapping[Path, bytes], project: Project, root: Path) -> dict[
     if not contents:
         return {}
     with _explaining(project.replaced, "written"):
-        require_within(project.replaced, project.root)
+        require_within(project.replaced, project.private.parent)
         project.replaced.mkdir(parents=True, exist_ok=True)
         numbers = [int(folder.name) for folder in project.replaced.iterdir() if folder.name.isdecimal()]
     folder = project.replaced / str(max(numbers, default=0) + 1)
     saved = {path: folder / path.relative_to(root) for path in contents}
     for path, content in contents.items():
-        replace_atomically(saved[path], content, project.root)
+        replace_atomically(saved[path], content, project.private.parent)
     return saved
 
 
