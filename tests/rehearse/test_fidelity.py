@@ -330,6 +330,24 @@ def test_files_that_a_job_does_not_import_are_skipped_on_demand(project: Project
     assert not reused(project), "layers.py may import anything now"
 
 
+def test_a_resumed_run_reuses_what_the_run_would_have(project: Project) -> None:
+    project.write("src/train.py", "print(1)\n")
+    project.write("src/evaluate.py", "")
+    job = {"command": "python train.py", "code": "src"}
+    project.run(job)
+    project.write("src/evaluate.py", "print()\n")
+    project.run(job, "--reuse-imports")
+
+    # As if it had been interrupted before the job began.
+    record = project.record
+    record["status"] = record["jobs"]["job"]["status"] = "canceled"
+    (project.run_folder / "run.json").write_text(json.dumps(record))
+    resumed = project.trainyard("runs", "resume", str(project.run_folder))
+
+    assert resumed.exit_code == 0, resumed.stderr
+    assert the_only_job(project)["reuse"].startswith("taken from run run-1, with --reuse-imports: ")
+
+
 def test_a_file_outside_the_code_counts_by_its_content(project: Project) -> None:
     settings = project.write("elsewhere/settings.txt", "one\n")
     job = {"command": f"cat {settings}; ls --color=never {settings.parent}", "code": "src"}

@@ -581,12 +581,7 @@ def test_a_variable_that_only_the_shell_has_is_the_reason(workspace: Any, monkey
 
 
 def test_a_module_that_an_installed_package_lacks_names_the_version_of_the_package(workspace: Any) -> None:
-    (workspace.root / "conda.yaml").write_text("dependencies:\n  - pip:\n      - click==7.0\n")
-    environment = {"image": "x", "conda_file": "../conda.yaml"}
+    reason = workspace.run(workspace.one_job("python -c 'import click.old'")).jobs["work"].reason
 
-    reason = (
-        workspace.run(workspace.one_job("python -c 'import click.old'", environment=environment)).jobs["work"].reason
-    )
-
-    assert f"; click {version('click')} is installed, which has no click.old, " in reason
-    assert "conda.yaml:3 asks for click==7.0: install the version that has it" in reason
+    known = f"; click {version('click')} is installed, which has no click.old: install the version that has it"
+    assert reason.endswith(known)

@@ -84,21 +84,17 @@ def trainyard_command() -> None:
     """
 
 
+@without_limit()
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run one verb and exit: 0 success, 1 findings or a failed run, 2 wrong usage, 130 Ctrl-C.
 
     A user's mistake is one message on stderr, never a traceback.
     """
-    words = list(arguments) if arguments is not None else None
-    write_out_unencodable()
-    with without_limit():
-        _run(words)
-
-
-def _run(words: list[str] | None) -> NoReturn:
     from trainyard.errors import UserError
     from trainyard.spec.diagnostic import SpecError
 
+    words = list(arguments) if arguments is not None else None
+    write_out_unencodable()
     try:
         # With standalone_mode off, click returns the code of its own early exits (--help, --version).
         exit_code = trainyard_command.main(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -16,7 +15,7 @@ from trainyard.terminal import short
 def rendered_aside(file: Path, profile: str, settings: Mapping[str, str], run_folder: Path | None = None) -> Path:
     """Render a profile, with settings laid over it, into `.trainyard/rendered/`; return what `file` is there.
 
-    That is in `run_folder` where the project cannot be written.
+    Of a project that cannot be written, that is in `run_folder`.
     A file that was edited by hand is noted on stderr, as is what was adjusted for the profile. Raise UsageError for a
     file without a template, and for unknown profiles and settings.
     """
@@ -26,8 +25,7 @@ def rendered_aside(file: Path, profile: str, settings: Mapping[str, str], run_fo
     from trainyard.render.writing import write
 
     project = working_folder.project()
-    kept = working_folder.keep_out_of_git(run_folder)
-    out = kept / "rendered" / profile
+    out = working_folder.keep_out_of_git(run_folder) / "rendered" / profile
     try:
         rendering = render(project, profile, read_settings(f"{key}={value}" for key, value in settings.items()), out)
     except UsageError as error:
@@ -35,7 +33,7 @@ def rendered_aside(file: Path, profile: str, settings: Mapping[str, str], run_fo
         if unknown is None:
             raise
         raise UsageError(f"{error} An input of the pipeline is set by --set inputs.{unknown}=VALUE.") from None
-    write(replace(project, kept=kept), rendering)
+    write(project, rendering)
     for line in rendering.profile.adjustments:
         if line.startswith(f"{file.stem}:"):
             click.echo(line, err=True)

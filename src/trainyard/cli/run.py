@@ -33,6 +33,7 @@ from trainyard.spec.model import OtherComponent, Pipeline
 from trainyard.spec.resolved import Known
 from trainyard.spec.set_arguments import COMMAND_LINE, names_input, split_settings
 from trainyard.spec.set_inputs import resolve_with
+from trainyard.spec.set_keys import set_in_file
 from trainyard.terminal import print_facts, print_next, program, short
 
 
@@ -44,7 +45,7 @@ from trainyard.terminal import print_facts, print_next, program, short
     "settings",
     multiple=True,
     metavar="inputs.X=V",
-    help="Or jobs.J.inputs.X=V; with --profile also its keys: nodes=2.",
+    help="Or jobs.J.inputs.X=V, or any key of the file: resources.instance_count=2; with --profile its keys: nodes=2.",
 )
 @click.option(
     "--max-processes",
@@ -112,7 +113,9 @@ def run(
     of_profile = {key: value for key, value in given.items() if key not in options.overrides}
     path = chosen if profile is None else rendered_aside(chosen, profile, of_profile, run_folder)
     store = DocumentStore()
+    set_in_file(path, options.overrides, store)
     refused, by_programs, let_pass = errors_before_a_run(path, store)
+    refused = [*refused, *(each for each in let_pass if each.span.file == COMMAND_LINE)]  # a key that nothing reads
     if refused or (options.strict and (by_programs or let_pass)):
         raise SpecError([*refused, *by_programs, *let_pass] if options.strict else refused)
     pipeline = load_job(path, store, strict=options.strict)
@@ -151,10 +154,11 @@ def resume(name: str | None, *, quiet: bool) -> int:
     """Continue a run (without a name, the newest) that failed or was canceled; return the exit code, as `run` does."""
     record = find_run(working_folder.runs_folder(), name)
     file = Path(record.pipeline_file)
-    pipeline = load_job(file, strict=record.strict)
-    resumed = resume_run(
-        record, pipeline, RunOptions(runs_folder=working_folder.runs_folder(record.folder)), Display(quiet=quiet)
-    )
+    store = DocumentStore()
+    set_in_file(file, record.overrides, store)
+    pipeline = load_job(file, store, strict=record.strict)
+    options = RunOptions(runs_folder=working_folder.runs_folder(record.folder))
+    resumed = resume_run(record, pipeline, options, Display(quiet=quiet))
     return _conclude(resumed.folder, pipeline, short(file), record.overrides)
 
 
@@ -173,15 +177,13 @@ def _conclude(
     click.echo("")
     click.echo(click.style(f"{record.name}: {record.status} in {duration(record.duration_s)}", bold=True))
     print_facts(summarise(record))
-    quoted_file = shlex.quote(str(file))
+    named = shlex.quote(str(file))
     if record.status == "completed":
         suggestions = []
         if not file.is_file():
             suggestions.append((f"{program()} render", f"writes {file} for the cluster"))
         elif _can_be_planned(pipeline):
-            suggestions.append(
-                (f"{program()} plan {quoted_file}", "what it takes on the cluster, and what an hour costs")
-            )
+            suggestions.append((f"{program()} plan {named}", "what it takes on the cluster, and what an hour costs"))
         if working_folder.has_profile("nd96"):
             suggestions.append((f"{program()} render nd96 --diff", "the same pipeline for machines with 8 x A100"))
         print_next(*suggestions)

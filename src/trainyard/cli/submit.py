@@ -29,8 +29,9 @@ from trainyard.spec.loading import load_job, require_job
 from trainyard.spec.model import Pipeline
 from trainyard.spec.resolution import Resolution
 from trainyard.spec.secrets import redacted_data
-from trainyard.spec.set_arguments import split_settings
+from trainyard.spec.set_arguments import COMMAND_LINE, split_settings
 from trainyard.spec.set_inputs import as_client_overrides, values_set
+from trainyard.spec.set_keys import keys_of_file, set_in_file
 from trainyard.spec.uploads import SECRETS, doubtful_uploads, ignore_file
 from trainyard.terminal import print_diagnostics, print_facts, print_next, short
 
@@ -38,7 +39,11 @@ from trainyard.terminal import print_diagnostics, print_facts, print_next, short
 @click.command()
 @file_argument
 @click.option(
-    "--set", "settings", multiple=True, metavar="inputs.X=V", help="Or jobs.J.inputs.X=V; for this submission only."
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="inputs.X=V",
+    help="Or any other key of the file; for this submission only.",
 )
 @click.option("--dry-run", is_flag=True, help="Check the same, and print what would be sent, as JSON.")
 @click.option("--force", is_flag=True, help="Submit what does not fit, uploads secrets, or is not there.")
@@ -123,15 +128,17 @@ def _check(file: Path, given: Mapping[str, str]) -> _Checked:
     store = DocumentStore()
     kind = require_job(file, store, on_azure=True)
     azure_ml()
+    set_in_file(file, given, store)
     found = findings_before_a_submission(file, store)
-    if errors := [each for each in found if each.severity == "error"]:
+    if errors := [each for each in found if each.severity == "error" or each.span.file == COMMAND_LINE]:
         raise SpecError(errors)
     secrets = [each for each in found if each.rule == SECRET.id]
     print_diagnostics([each for each in found if each not in secrets])
     if kind not in ("pipeline", "command_job"):
-        if given:
-            raise UsageError("--set: submit sets the inputs of pipelines and command jobs only")
-        return _Checked(secrets)
+        of_file = keys_of_file(file, given, store)
+        if others := [key for key in given if key not in of_file]:
+            raise UsageError(f"--set {others[0]}: submit sets the inputs of pipelines and command jobs only")
+        return _Checked(secrets, values=of_file)
     pipeline = load_job(file, store, on_azure=True)
     values = values_set(pipeline, given, store)
     planned = plan(pipeline, Computes(store, computes_for([file])), values_set=values)
@@ -140,7 +147,8 @@ def _check(file: Path, given: Mapping[str, str]) -> _Checked:
     problems = [*secrets, *_not_fitting(pipeline, planned), *_secret_files(pipeline)]
     sizes = {job.compute: job.sku.name for job in planned.jobs if job.compute and job.sku is not None}
     resolution = Resolution(pipeline, values, store=store)
-    return _Checked(problems, pipeline, resolution, as_client_overrides(pipeline, values), sizes)
+    given_to_client = {**keys_of_file(file, given, store), **as_client_overrides(pipeline, values)}
+    return _Checked(problems, pipeline, resolution, given_to_client, sizes)
 
 
 def _workspace_problems_if_reachable(

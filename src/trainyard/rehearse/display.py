@@ -112,28 +112,25 @@ class Display:
         if job.status == "failed":
             self._show_failure(record, name, job)
         elif self._live is None:
-            self._line(f"{name} {_state_in_words(job)}")
+            self.note(f"{name} {_state_in_words(job)}")
 
     def attempt_ended(self, name: str, job: JobRecord) -> None:
         """Show how an attempt ended that another one follows."""
         attempt = job.attempts[-1]
         codes = ", ".join(f"rank {rank}: {code}" for rank, code in attempt.exit_codes.items())
         step = f" at step {attempt.last_step}" if attempt.last_step is not None else ""
-        self._line(f"{name} {attempt.reason}{step} (attempt {len(job.attempts)}, exit codes {codes})")
+        self.note(f"{name} {attempt.reason}{step} (attempt {len(job.attempts)}, exit codes {codes})")
 
-    def note(self, text: str) -> None:
-        """Show a note."""
-        self._line(text)
-
-    def answer(self, text: str) -> None:
-        """Show what a signal does; also when quiet."""
-        self._print(f"{_clock()} {text}")
+    def note(self, text: str, *, always: bool = False) -> None:
+        """Show a note; when quiet, only one that is shown `always`."""
+        if always or not self._quiet:
+            self._print(f"{_clock()} {text}")
 
     def run_ended(self, record: RunRecord) -> None:
         """Show how the run ended; on a terminal the table stays."""
         self.close()
         if record.status == "completed":
-            self._line(f"run {record.name} completed in {duration(record.duration_s)}")
+            self.note(f"run {record.name} completed in {duration(record.duration_s)}")
         else:
             is_told = any(job.status == "failed" for job in record.jobs.values())
             why = f": {record.reason}" if record.reason and not is_told else ""
@@ -157,10 +154,6 @@ class Display:
         if job.logs and job.failed_rank is not None:
             lines.append(f"  the full log: {record.folder / job.logs[job.failed_rank]}")
         self._print("\n".join(lines))
-
-    def _line(self, text: str) -> None:
-        if not self._quiet:
-            self._print(f"{_clock()} {text}")
 
     def _print(self, text: str) -> None:
         if self._live is not None:

@@ -258,10 +258,7 @@ def where_to_add(module: str, environment: Environment | None, python: Path) -> 
     package = package_of(known) if known is not None else module.partition(".")[0]
     installed = installed_versions(python).get(package_name(package)) if "." in module else None
     if installed is not None:
-        asking = wanted_packages(environment) if environment is not None else []
-        wanted = next((each for each in asking if each.name == package_name(package)), None)
-        asked = f", {wanted.file}:{wanted.line} asks for {wanted.name}{wanted.versions}" if wanted is not None else ""
-        return f"{package} {installed} is installed, which has no {module}{asked}: install the version that has it"
+        return f"{package} {installed} is installed, which has no {module}: install the version that has it"
     named = "" if package_name(package) == package_name(module) else f" (package {package})"
     install = f"install it{named} for the Python that runs this"
     if environment is None:

@@ -129,11 +129,12 @@ def read_record(run_folder: Path) -> RunRecord:
     record = _read_record(run_folder)
     if record.status != "running" or is_active(run_folder):
         return record
+    record.end("canceled", "the runner was killed before it could record how the run ended")
     with suppress(RunError, UsageError), hold_lock(run_folder):
-        record = _read_record(run_folder)  # another command may have corrected or resumed it meanwhile
-        _end_of_killed(record)
+        now_there = _read_record(run_folder)
+        if now_there.status != "running":  # another command was faster
+            return now_there
         write_record(RunRecordWriter(record))
-    _end_of_killed(record)
     return record
 
 
@@ -142,11 +143,6 @@ def _read_record(run_folder: Path) -> RunRecord:
         return read_run_record(run_folder)
     except InvalidRunRecord as error:
         raise UsageError(str(error)) from error
-
-
-def _end_of_killed(record: RunRecord) -> None:
-    if record.status == "running":
-        record.end("canceled", "the runner was killed before it could record how the run ended")
 
 
 @contextmanager

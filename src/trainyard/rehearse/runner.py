@@ -111,6 +111,7 @@ def resume_run(record: RunRecord, pipeline: Pipeline, options: RunOptions, displ
         only=record.only,
         from_job=record.from_job,
         without_gpus=record.without_gpus,
+        reuse_imports=record.reuse_imports,
         environments=next((known for known in ENVIRONMENT_CHOICES if known == record.environments), "current"),
     )
     checked = _check(pipeline, options, record.folder)
@@ -228,6 +229,7 @@ def _record(name: str, folder: Path, checked: _CheckedPipeline, options: RunOpti
     record.max_processes, record.strict, record.python = options.max_processes, options.strict, str(options.python)
     record.only, record.from_job = options.only, options.from_job
     record.environments, record.without_gpus = options.environments, options.without_gpus
+    record.reuse_imports = options.reuse_imports
     if options.without_gpus:
         record.notes.append("--without-gpus: the CPU stands in for GPUs in PyTorch, and gloo for NCCL")
     return record

@@ -166,19 +166,20 @@ class Scheduler:
             if self._has_new_trials:
                 self._write_trials()
             return
-        if isinstance(event, str):  # what a signal does
-            self._display.answer(event)
-            return
-        if isinstance(event, Started):
-            self._on_started(event)
-            return
-        if isinstance(event, TrialsChanged):
-            self._on_trials_changed(event)
-            return
-        if isinstance(event, Ended) and event.end.was_preempted:
-            self._on_preempted(event)
-            return
-        self._threads.pop(event.job).join()
+        match event:
+            case str():  # what a signal does
+                self._display.note(event, always=True)
+            case Started():
+                self._on_started(event)
+            case TrialsChanged():
+                self._on_trials_changed(event)
+            case Ended() if event.end.was_preempted:
+                self._on_preempted(event)
+            case _:
+                self._threads.pop(event.job).join()
+                self._on_last(event)
+
+    def _on_last(self, event: Reused | Ended | Broken) -> None:
         if isinstance(event, Reused):
             job = self._record.jobs[event.job]
             job.cache_key, job.key_parts, job.command = event.key.key, event.key.parts, event.command

@@ -20,15 +20,9 @@ class NoProject(UsageError):
 
 @dataclass(frozen=True)
 class Project:
-    """A folder with templates and profiles, and `kept` where what Trainyard keeps is elsewhere; both are absolute."""
+    """A folder with templates and profiles; `root` is absolute."""
 
     root: Path
-    kept: Path | None = None
-
-    @property
-    def private(self) -> Path:
-        """The folder of what Trainyard keeps."""
-        return self.kept or self.root / ".trainyard"
 
     @property
     def templates(self) -> Path:
@@ -48,12 +42,12 @@ class Project:
     @property
     def record(self) -> Path:
         """The file where rendering notes what it wrote, so that hand edits can be distinguished."""
-        return self.private / "rendered.json"
+        return self.root / ".trainyard" / "rendered.json"
 
     @property
     def replaced(self) -> Path:
         """The folder where rendering keeps the text of hand-edited files that it replaces."""
-        return self.private / "replaced"
+        return self.root / ".trainyard" / "replaced"
 
     @property
     def released(self) -> Path:

@@ -208,7 +208,7 @@ def record_written(project: Project, texts: Mapping[Path, str], removed: Collect
         now.pop(project.shown(path), None)
     if now != before:
         text = json.dumps({"format": _FORMAT, "files": dict(sorted(now.items()))}, indent=1)
-        write_text(project.record, f"{text}\n", project.private.parent)
+        write_text(project.record, f"{text}\n", project.root)
         keep_out_of_git(project.record.parent)
 
 

@@ -74,7 +74,8 @@ def write(project: Project, rendering: Rendering) -> WriteReport:
     for orphan in orphans:
         _remove(orphan.path, rendering.root)
         report.removed.append(orphan.path)
-    with _explaining(project.record, "written"):
+    is_of_project = rendering.root.is_relative_to(project.root)  # one that cannot be written is rendered elsewhere
+    with _explaining(project.record, "written") if is_of_project else contextlib.suppress(OSError):
         record_written(project, {path: file.text for path, file in rendering.files.items()}, report.removed)
     for copy in stale:
         if copy.new is None:
@@ -106,13 +107,13 @@ def _save(contents: Mapping[Path, bytes], project: Project, root: Path) -> dict[
     if not contents:
         return {}
     with _explaining(project.replaced, "written"):
-        require_within(project.replaced, project.private.parent)
+        require_within(project.replaced, project.root)
         project.replaced.mkdir(parents=True, exist_ok=True)
         numbers = [int(folder.name) for folder in project.replaced.iterdir() if folder.name.isdecimal()]
     folder = project.replaced / str(max(numbers, default=0) + 1)
     saved = {path: folder / path.relative_to(root) for path in contents}
     for path, content in contents.items():
-        replace_atomically(saved[path], content, project.private.parent)
+        replace_atomically(saved[path], content, project.root)
     return saved
 
 

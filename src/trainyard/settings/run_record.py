@@ -196,6 +196,7 @@ class RunRecord:
     python: str | None = None
     environments: str = "current"
     without_gpus: bool = False
+    reuse_imports: bool = False
     only: str | None = None
     from_job: str | None = None
     notes: list[str] = field(default_factory=list)

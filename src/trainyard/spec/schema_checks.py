@@ -26,6 +26,7 @@ from trainyard.spec.rules import (
     UNKNOWN_KEY,
     WRONG_TYPE,
 )
+from trainyard.spec.set_arguments import COMMAND_LINE
 
 if TYPE_CHECKING:
     import jsonschema_rs
@@ -184,8 +185,10 @@ def _unknown_key(
         fate = _FATE_IN_TASK
     message = f"unknown key '{shorten(key)}' {where}; {fate}"
     hint = "Did you mean 'program_arguments'?" if fate == _FATE_IN_TASK and key == "args" else ""
-    # A key that is present already is not what was meant.
-    free = [name for name in _writable(known) if name not in document.node_at(path).entries]
+    # A key that is present already is not what was meant, unless that is to be replaced.
+    entries = document.node_at(path).entries
+    replaces = entries[key].key.file == COMMAND_LINE
+    free = [name for name in _writable(known) if replaces or name not in entries]
     if not hint and kind == "compute" and key in _TIER_WORDS and "tier" in free:
         hint = "Write `tier: low_priority`, or `tier: dedicated`."
     hint = hint or did_you_mean(key, free)

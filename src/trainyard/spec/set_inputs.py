@@ -22,6 +22,7 @@ from trainyard.spec.parsed import is_address
 from trainyard.spec.resolution import JobUse, Resolution
 from trainyard.spec.resolved import Wrong, settled
 from trainyard.spec.set_arguments import COMMAND_LINE, several_in_one
+from trainyard.spec.set_keys import keys_of_file as keys_of_job_file
 from trainyard.spec.step_settings import StepSettings, WrittenSettings
 
 # What reads as itself within a flow mapping.
@@ -55,11 +56,12 @@ def values_set(pipeline: Pipeline, arguments: Mapping[str, str], store: Document
     ports = _settable(pipeline)
     values: dict[str, Value] = {}
     settings: dict[str, str] = {}
+    of_file = keys_of_job_file(pipeline.file, arguments, store)
     for key, text in arguments.items():
         known = _input_key(key, ports)
-        if known is None:
+        if known is None and key not in of_file:
             settings[key] = text
-        else:
+        elif known is not None:
             is_data = key not in ports and ports[known].is_parameter
             values[known] = Value({"path": text} if is_data else text, Span(COMMAND_LINE), text)
     # The task decides which other settings there are.
