@@ -146,6 +146,18 @@ def test_tasks_of_tensorflow_know_their_cluster(dumped: Any, nodes: int, process
     cluster = configs[0]["cluster"]
     assert (len(cluster["worker"]), len(cluster["ps"])) == (workers, 1)
     assert len({*cluster["worker"], *cluster["ps"]}) == workers + 1
+    ports = [int(address.rpartition(":")[2]) for address in (*cluster["worker"], *cluster["ps"])]
+    assert min(ports) >= 2222
+    assert max(ports) < 6105
+
+
+def test_a_parameter_server_shares_a_node_with_the_first_worker(workspace: Any) -> None:
+    distribution = {"type": "tensorflow", "worker_count": 2, "parameter_server_count": 1}
+    command = "echo $AZUREML_CR_NODE_RANK; sleep 1"
+    record = workspace.run(workspace.one_job(command, distribution=distribution, resources={"instance_count": 2}))
+
+    logs = [record.folder / log for log in record.jobs["work"].logs]
+    assert [log.read_text() for log in logs] == ["0\n", "1\n", "0\n"]
 
 
 def test_parameter_servers_end_with_the_workers(workspace: Any) -> None:

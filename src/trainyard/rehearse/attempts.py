@@ -68,8 +68,16 @@ class Attempt:
         return self.ports[0] if self.ports else AZURE_ML_MASTER_PORT
 
     def node_of(self, rank: int) -> int:
-        """Return the node of a rank; ranks are counted node by node."""
-        return rank // self.job.counts.processes_per_node
+        """Return the node of a rank; ranks are counted node by node.
+
+        A parameter server shares a node with a worker, from the first node on, where each node has a worker: so in the
+        TF_CONFIG of github.com/microsoftarchive/BatchAI issue 15, of the service before Azure ML.
+        """
+        counts = self.job.counts
+        server = rank - counts.training_processes
+        if counts.parameter_servers and counts.training_processes == counts.nodes:
+            return rank if server < 0 else server % counts.nodes
+        return rank // counts.processes_per_node
 
     def local_rank(self, rank: int) -> int:
         """Return the place of a rank among those of its node."""

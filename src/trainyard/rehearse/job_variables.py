@@ -26,6 +26,8 @@ When = Literal["every job", "several nodes", "one node", "GPUs divided", "preemp
 NODE_ADDRESS = "127.0.0.1"
 """Every node of a job is this machine; the nodes meet at the first one's address."""
 _NO_SUBSCRIPTION = "00000000-0000-0000-0000-000000000000"
+_PROVIDER = "Microsoft.MachineLearningServices"
+_WORKSPACE = f"/subscriptions/{_NO_SUBSCRIPTION}/resourceGroups/local/providers/{_PROVIDER}/workspaces/local"
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,13 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("AZUREML_ARM_SUBSCRIPTION", lambda attempt, rank: _NO_SUBSCRIPTION, _OBSERVED),
     Variable("AZUREML_ARM_RESOURCEGROUP", lambda attempt, rank: "local", _OBSERVED),
     Variable("AZUREML_ARM_WORKSPACE_NAME", lambda attempt, rank: "local", _OBSERVED),
+    Variable("AZUREML_WORKSPACE_SCOPE", lambda attempt, rank: _WORKSPACE, _OBSERVED),
+    Variable(
+        "AZUREML_EXPERIMENT_SCOPE",
+        lambda attempt, rank: f"{_WORKSPACE}/experiments/{attempt.run.experiment}",
+        _OBSERVED,
+    ),
+    Variable("AZUREML_WORKSPACE_ID", lambda attempt, rank: _NO_SUBSCRIPTION, _OBSERVED),
     Variable("AZUREML_NODE_COUNT", lambda attempt, rank: attempt.job.counts.nodes, _OBSERVED),
     Variable("AZUREML_CR_NODE_RANK", lambda attempt, rank: attempt.node_of(rank), _OBSERVED),
     Variable("AZUREML_PROCESS_NAME", lambda attempt, rank: _process_name(attempt, rank), _OBSERVED),

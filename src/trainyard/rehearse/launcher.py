@@ -50,9 +50,11 @@ def _run(attempt: Attempt, given: Sequence[GivenInput], cancellation: Cancellati
         attempt.note_decision(f"without GPUs: the CPU stands in for them in PyTorch, from {WITHOUT_GPUS}")
     with ExitStack() as stack:
         ports = job.distribution.ports(counts) if job.distribution is not None else 0
+        first = job.distribution.first_port if job.distribution is not None else 0
+        candidates = range(first, first + 1000)  # all below 32768, where Linux begins to assign ports to clients
         attempt = replace(
             attempt,
-            ports=[stack.enter_context(reserved_port()) for _ in range(ports)],
+            ports=[stack.enter_context(reserved_port(candidates)) for _ in range(ports)],
             events_url=_watch_for_faults(attempt, stack),
         )
         processes: Sequence[Process] = [

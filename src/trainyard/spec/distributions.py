@@ -36,6 +36,7 @@ class TensorFlow(Distribution):
     type: ClassVar[DistributionType] = "tensorflow"
     counts: ClassVar[Mapping[str, int]] = {"worker_count": 1, "parameter_server_count": 0}
     has_process_per_gpu: ClassVar[bool] = False
+    first_port: ClassVar[int] = 2222
 
     def process_counts(self, nodes: int, counts: Mapping[str, int]) -> ProcessCounts:
         """Return how many there are: by default a worker on each node, and no parameter servers."""

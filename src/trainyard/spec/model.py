@@ -105,6 +105,8 @@ class Distribution:
     """What Azure ML sets for each process, so that a job must not set it for all of them."""
     program: ClassVar[str | None] = None
     """The program without which the processes cannot be started."""
+    first_port: ClassVar[int] = 6105
+    """Where the processes meet on Azure ML, as far as it is documented or was seen."""
 
     span: Span
     process_count_per_instance: Value | None = None
