@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -36,10 +37,18 @@ def test_from_a_profile_to_an_evaluated_model(trainyard: Run, runs_here: Path) -
     first = trainyard(*FIRST, "--name", "first")
     assert first.exit_code == 0, first.stderr
     folder = runs_here / "first"
-    evaluation = json.loads((folder / "jobs/evaluate/outputs/evaluation/evaluation.json").read_text())
+    evaluation = evaluation_of(folder)
     assert evaluation["accuracy"] >= 0.97
     assert evaluation["samples"] == 359
-    for words in ("test accuracy", "report.html", "outputs/model", "confusion_matrix.png", "user_logs", "next"):
+    for words in (
+        "test accuracy",
+        "; guessing: 10.3 %)",
+        "report.html",
+        "outputs/model",
+        "confusion_matrix.png",
+        "user_logs",
+        "next",
+    ):
         assert words in first.stdout
     (shown,) = re.findall(r"```text\n(\d{8}-.*?)```", Path("docs/rehearsal.md").read_text(), re.DOTALL)
     labels = [[line[:20] for line in text.strip().splitlines()[1:]] for text in (shown, first.stdout)]
@@ -88,31 +97,56 @@ def test_a_failed_step_is_reported_resumed_and_repeated_to_the_bit(trainyard: Ru
     assert weights_digest(runs_here / "again") == weights_digest(runs_here / "weak")
 
 
-def test_fsdp_and_deepspeed_train_the_same_language_model_and_it_learns_preferences(
+def evaluation_of(run_folder: Path) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads((run_folder / "jobs/evaluate/outputs/evaluation/evaluation.json").read_text())
+    return document
+
+
+def assert_tunings_gain(trainyard: Run, runs_here: Path, base: str, share: float) -> None:
+    """Run both tunings as users do. The base model and the tuned one are compared on the same test split.
+
+    `share` is the largest of the base model's perplexity and loss that may be left.
+    """
+    evaluations = {}
+    for recipe, shown in (("finetune", "test perplexity"), ("preferences", "reward accuracy")):
+        run = trainyard("run", f"pipelines/{recipe}.yaml", "--profile", "local", "--name", recipe, "--set", base)
+        assert run.exit_code == 0, run.stderr
+        for words in (shown, "base model: ", "it writes", "outputs/model"):
+            assert words in run.stdout
+        evaluations[recipe] = evaluation_of(runs_here / recipe)
+        assert evaluations[recipe]["before"]["model"] == "base model"
+    before = evaluations["finetune"]["before"]
+    assert evaluations["finetune"]["perplexity"] < before["perplexity"] * share
+    before = evaluations["preferences"]["before"]
+    assert (before["loss"], before["reward_accuracy"]) == (pytest.approx(math.log(2)), 0.5)
+    assert evaluations["preferences"]["loss"] < before["loss"] * share
+    assert evaluations["preferences"]["reward_accuracy"] > 0.95
+    assert evaluations["preferences"]["preference_accuracy"] > before["preference_accuracy"] + 0.3
+
+
+def test_a_language_model_learns_from_text_then_to_answer_and_then_what_is_preferred(
     trainyard: Run, runs_here: Path
 ) -> None:
+    """The tunings are those that users make, from a model that has seen a tenth of what it usually sees."""
     evaluations = {}
     for recipe in ("fsdp", "deepspeed"):
-        four_steps = (f"jobs.train_{recipe}.inputs.max_steps=4", "inputs.maximum_perplexity=10000")
-        short = (*four_steps, "jobs.evaluate.inputs.sample_tokens=8")
+        short = (f"jobs.train_{recipe}.inputs.max_steps=40", "jobs.evaluate.inputs.sample_tokens=8")
         settings = [word for setting in short for word in ("--set", setting)]
         run = trainyard("run", f"pipelines/{recipe}.yaml", "--profile", "local", "--name", recipe, *settings)
         assert run.exit_code == 0, run.stderr
         for words in ("test perplexity", "bits per byte", "it writes", "outputs/model"):
             assert words in run.stdout
         folder = runs_here / recipe
-        evaluations[recipe] = json.loads((folder / "jobs/evaluate/outputs/evaluation/evaluation.json").read_text())
+        evaluations[recipe] = evaluation_of(folder)
         assert "Generated text" in (folder / "report.html").read_text()
-    assert evaluations["deepspeed"]["perplexity"] == pytest.approx(evaluations["fsdp"]["perplexity"], rel=1e-3)
+        assert evaluations[recipe]["before"]["model"] == "guessing"
+        assert evaluations[recipe]["perplexity"] < evaluations[recipe]["before"]["perplexity"] / 3
+    assert evaluations["deepspeed"]["perplexity"] == pytest.approx(evaluations["fsdp"]["perplexity"], rel=0.05)
     record = json.loads((runs_here / "deepspeed" / "run.json").read_text())
     assert record["jobs"]["prepare_text"]["reused_from"] == "fsdp", "the same text is prepared once"
 
     base = f"inputs.base_model.path={runs_here}/fsdp/jobs/train_fsdp/outputs/model"
-    settings = [word for setting in (base, "jobs.evaluate.inputs.sample_tokens=8") for word in ("--set", setting)]
-    run = trainyard("run", "pipelines/preferences.yaml", "--profile", "local", "--name", "preferences", *settings)
-    assert run.exit_code == 0, run.stderr
-    for words in ("reward accuracy", "reward margin", "it writes", "outputs/model"):
-        assert words in run.stdout
+    assert_tunings_gain(trainyard, runs_here, base, share=0.75)
     model = runs_here / "preferences/jobs/tune_preferences/outputs/model"
     assert {"model.safetensors", "adapters"} <= {file.name for file in model.iterdir()}
 
@@ -131,3 +165,30 @@ def test_what_only_the_step_can_know_is_one_clear_line(
     assert outcome.exit_code == 1
     for word in words:
         assert word in outcome.stderr
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("pipeline", ["lightning", "sweep"])
+def test_a_classifier_is_far_better_than_guessing(trainyard: Run, runs_here: Path, pipeline: str) -> None:
+    run = trainyard("run", f"pipelines/{pipeline}.yaml", "--profile", "local", "--name", pipeline)
+    assert run.exit_code == 0, run.stderr
+    assert "; guessing: 10.3 %)" in run.stdout
+    assert evaluation_of(runs_here / pipeline)["accuracy"] > 0.9
+
+
+@pytest.mark.soak
+def test_language_models_gain_from_whole_trainings(trainyard: Run, runs_here: Path) -> None:
+    for engine in ("deepspeed", "fsdp"):
+        run = trainyard("run", f"pipelines/{engine}.yaml", "--profile", "local", "--name", engine)
+        assert run.exit_code == 0, run.stderr
+        evaluation = evaluation_of(runs_here / engine)
+        assert evaluation["perplexity"] < evaluation["before"]["perplexity"] / 10
+    base = f"inputs.base_model.path={runs_here}/fsdp/jobs/train_fsdp/outputs/model"
+    assert_tunings_gain(trainyard, runs_here, base, share=0.5)
+
+
+@pytest.mark.soak
+def test_the_fastest_settings_are_named_with_the_slowest(trainyard: Run, runs_here: Path) -> None:
+    run = trainyard("run", "pipelines/autotune.yaml", "--profile", "local")
+    assert run.exit_code == 0, run.stderr
+    assert "samples/s (the slowest that fits: " in run.stdout

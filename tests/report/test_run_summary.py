@@ -54,6 +54,29 @@ def test_the_summary_has_what_an_own_task_measured_and_the_outputs_of_an_own_com
     assert told["output"] == f"prepared: {empty_run.path}/jobs/prepare/outputs/prepared"
 
 
+def test_the_summary_has_what_the_figures_are_compared_with(empty_run: Any) -> None:
+    evaluation = {"format": "trainyard.evaluation/1", "split": "test", "samples": 200}
+    measured = {"loss": 0.1, "reward_accuracy": 0.99, "before": {"model": "base model", "loss": 0.6931}}
+    empty_run.add_job("evaluate", outputs={"evaluation": "evaluation"})
+    empty_run.write("evaluation/evaluation.json", evaluation | measured)
+    empty_run.add_job("guess", outputs={"evaluation": "guess"})
+    guessing = {"perplexity": 69.2, "before": {"model": "guessing", "perplexity": 2048.0}}
+    empty_run.write("guess/evaluation.json", evaluation | guessing)
+    empty_run.add_job("compare", outputs={"winner": "winner"})
+    trials = [{"samples_per_second": speed} for speed in (129.5, 0.0, 78.9)]
+    empty_run.write("winner/autotune.json", {"format": "trainyard.autotune/1", "trials": trials})
+    run = read_run_record(empty_run.finish())
+
+    told = dict(summarise(run))
+
+    assert told["test"] == "loss 0.1 (base model: 0.6931), reward accuracy 99.0 %"
+    assert told["test perplexity"] == "69.20 (guessing: 2048)"
+    assert told["fastest"] == "129.5 samples/s (the slowest that fits: 78.9 samples/s)"
+    page = write_report(empty_run.path).read_text()
+    assert "0.1</strong> (base model: 0.6931)" in page
+    assert "200 samples, guessing: 2048" in page
+
+
 def test_attempts_say_what_they_repeated_and_how_long_it_took(empty_run: Any) -> None:
     """Steps 40 and 25 were taken twice; 3 s and 1.5 s went by until the training was where it had been."""
     started = {"started": "2026-11-20T22:17:05Z", "exit_codes": {}}

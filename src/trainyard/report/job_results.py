@@ -94,6 +94,9 @@ class Evaluation:
     classes: tuple[ClassFigures, ...] = ()
     tokens: int | None = None
     generated: GeneratedText | None = None
+    before: dict[str, float] = field(default_factory=dict)
+    """Figures of the model that training started from, or of one that has learned nothing, as `compared_with` says."""
+    compared_with: str = ""
 
 
 @dataclass(frozen=True)
@@ -144,6 +147,8 @@ class JobResults:
     confusion_matrix: ConfusionMatrix | None = None
     dataset: Dataset | None = None
     wrong_samples: WrongSamples | None = None
+    speeds: tuple[float, ...] | None = None
+    """Samples a second of the candidates that were compared and fit into memory, in ascending order."""
     notes: tuple[str, ...] = field(default=())
 
 
@@ -165,6 +170,7 @@ def read_job_results(output_folders: Mapping[str, Path]) -> JobResults:
             folders, "confusion_matrix.json", "trainyard.confusion_matrix/1", _confusion_matrix, notes
         ),
         dataset=_document(folders, "manifest.json", "trainyard.dataset/1", _dataset, notes),
+        speeds=_document(folders, "autotune.json", "trainyard.autotune/1", _speeds, notes),
         wrong_samples=next(filter(None, (_wrong_samples(folder, notes) for folder in folders)), None),
         notes=tuple(notes),
     )
@@ -197,10 +203,16 @@ def _document(
 
 
 def _evaluation(document: dict[str, Any]) -> Evaluation:
-    others = {name: _number(value) for name, value in document.items() if name not in EVALUATION_COUNTS}
-    figures = {name: number for name, number in others.items() if number is not None}
-    found = read_dataclass(Evaluation, {**document, "figures": None, "generated": document.get("sample")}, "evaluation")
-    return replace(found, figures=figures)
+    before: dict[str, Any] = document.get("before") or {}
+    others = {"figures": None, "before": None, "generated": document.get("sample")}
+    found = read_dataclass(Evaluation, {**document, **others}, "evaluation")
+    compared_with = str(before.get("model", ""))
+    return replace(found, figures=_evaluated(document), before=_evaluated(before), compared_with=compared_with)
+
+
+def _evaluated(document: dict[str, Any]) -> dict[str, float]:
+    numbers = {name: _number(value) for name, value in document.items() if name not in EVALUATION_COUNTS}
+    return {name: value for name, value in numbers.items() if value is not None}
 
 
 def _confusion_matrix(document: dict[str, Any]) -> ConfusionMatrix:
@@ -252,6 +264,11 @@ def _dataset(document: dict[str, Any]) -> Dataset:
         tokens_per_sample=int(document["arrays"]["tokens"]["shape"][0]) - 1 if text else None,
         vocabulary_size=int(text["vocabulary_size"]) if text else None,
     )
+
+
+def _speeds(document: dict[str, Any]) -> tuple[float, ...]:
+    measured = (float(trial["samples_per_second"]) for trial in document["trials"])
+    return tuple(sorted(speed for speed in measured if speed > 0))
 
 
 def _number(value: Any) -> float | None:

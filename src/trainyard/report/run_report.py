@@ -209,7 +209,8 @@ def _headline(jobs: list[JobView]) -> Headline | None:
             first = evaluation_figures(evaluation)[0]
             samples, tokens = evaluation.samples, evaluation.tokens
             extent = quantities.counted(samples, "sample") if tokens is None else quantities.counted(tokens, "token")
-            return Headline(f"{evaluation.split} {first.label}", first.value, extent)
+            detail = ", ".join(filter(None, (extent, first.before)))
+            return Headline(f"{evaluation.split} {first.label}", first.value, detail)
     for job in reversed(jobs):
         series = job.results.metrics.series if job.results.metrics else {}
         for name in ("validation_accuracy", "validation_perplexity", "validation_loss", "loss"):
@@ -268,7 +269,13 @@ def evaluation_figures(evaluation: Evaluation) -> list[Figure]:
     found = evaluation.figures
     names = [name for name in _MAIN_FIGURES if name in found]
     names += [name for name in found if name not in _MAIN_FIGURES]
-    return [Figure(name.replace("_", " "), quantities.figure(name, found[name])) for name in names]
+    before = {
+        name: f"{evaluation.compared_with}: {quantities.figure(name, value)}"
+        for name, value in evaluation.before.items()
+    }
+    return [
+        Figure(name.replace("_", " "), quantities.figure(name, found[name]), before.get(name, "")) for name in names
+    ]
 
 
 def summarise(run: RunRecord) -> list[tuple[str, str]]:
@@ -280,9 +287,12 @@ def summarise(run: RunRecord) -> list[tuple[str, str]]:
     files: list[tuple[str, str]] = []
     for job in run.jobs.values():
         folders = job.output_folders(run.folder)
-        evaluation = read_job_results(folders).evaluation
-        if evaluation is not None:
-            figures += _evaluation_lines(evaluation)
+        results = read_job_results(folders)
+        if results.evaluation is not None:
+            figures += _evaluation_lines(results.evaluation)
+        if results.speeds:
+            slowest, fastest = (f"{quantities.number(results.speeds[which])} samples/s" for which in (0, -1))
+            figures.append(("fastest", f"{fastest} (the slowest that fits: {slowest})"))
         for folder in folders.values():
             for mark, label, shown in _NAMED_FILES:
                 if (folder / mark).is_file():
@@ -308,14 +318,20 @@ def _restarts(run: RunRecord) -> Iterator[tuple[str, str]]:
 
 def _evaluation_lines(evaluation: Evaluation) -> Iterator[tuple[str, str]]:
     figures, split = evaluation.figures, evaluation.split
+    shown = evaluation_figures(evaluation)
+    before = f"; {shown[0].before}" if shown and shown[0].before else ""
     if "accuracy" in figures:
         right = round(figures["accuracy"] * evaluation.samples)
-        yield f"{split} accuracy", f"{figures['accuracy']:.4f} ({right} of {evaluation.samples} correct)"
+        yield f"{split} accuracy", f"{figures['accuracy']:.4f} ({right} of {evaluation.samples} correct{before})"
     elif "perplexity" in figures:
-        bits = f" ({figures['bits_per_byte']:.3f} bits per byte)" if "bits_per_byte" in figures else ""
-        yield f"{split} perplexity", f"{figures['perplexity']:.2f}{bits}"
+        bits = f"{figures['bits_per_byte']:.3f} bits per byte" if "bits_per_byte" in figures else ""
+        detail = (bits + before).removeprefix("; ")
+        yield f"{split} perplexity", f"{figures['perplexity']:.2f}" + (f" ({detail})" if detail else "")
     elif figures:
-        yield split, ", ".join(f"{figure.label} {figure.value}" for figure in evaluation_figures(evaluation))
+        yield (
+            split,
+            ", ".join(f"{each.label} {each.value}" + (f" ({each.before})" if each.before else "") for each in shown),
+        )
     if evaluation.generated is not None:
         yield "it writes", "…" + _on_one_line(evaluation.generated.continuation)
 

@@ -24,6 +24,8 @@ class Figure:
 
     label: str
     value: str
+    before: str = ""
+    """Whose value is compared with it, and that value."""
 
 
 def speed_figures(metrics: Metrics) -> list[Figure]:

@@ -157,6 +157,11 @@ def test_evaluation_and_export_read_adapters_and_their_base_model(
     adapters, merged = trained(*LORA) / "model", trained(*LORA, "--merge-adapters", "true") / "model"
     moved = shutil.copytree(base, tmp_path / "moved")
     found = evaluation(text, adapters, tmp_path / "adapters", "--base-model", moved)
+    before = json.loads((tmp_path / "adapters" / "evaluation.json").read_text())["before"]
+    assert (before["model"], before["loss"] > found) == ("base model", True)
+    alone = (text, adapters, tmp_path / "alone", "--base-model", moved, "--compare-with-base-model", "false")
+    assert evaluation(*alone) == found
+    assert json.loads((tmp_path / "alone" / "evaluation.json").read_text())["before"]["model"] == "guessing"
     assert found == pytest.approx(evaluation(text, merged, tmp_path / "merged"), abs=1e-6)
     folders = ("--mlflow-model", tmp_path / "mlflow", "--files", tmp_path / "files")
     exported = ("--data", text, "--model", adapters, "--base-model", moved, "--samples", 2, *folders)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -100,16 +101,13 @@ def documents_of(batch: dict[str, torch.Tensor]) -> list[tuple[torch.Tensor, tor
     return found
 
 
-def log_ratios(model: Any, reference: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-    """log p(answer)/p_reference(answer), each document alone; [pairs, 2]."""
-    ratios = []
+def answer_log_probabilities(model: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    """log p(answer), each document alone; [pairs, 2]."""
+    sums = []
     for tokens, is_answer in documents_of(batch):
-        sums = []
-        for each in (model, reference):
-            log_probabilities = torch.log_softmax(each(input_ids=tokens[None]).logits[0, :-1], dim=-1)
-            sums.append(log_probabilities.gather(1, tokens[1:, None])[:, 0][is_answer[1:]].sum())
-        ratios.append(sums[0] - sums[1])
-    return torch.stack(ratios).view(-1, 2)
+        log_probabilities = torch.log_softmax(model(input_ids=tokens[None]).logits[0, :-1], dim=-1)
+        sums.append(log_probabilities.gather(1, tokens[1:, None])[:, 0][is_answer[1:]].sum())
+    return torch.stack(sums).view(-1, 2)
 
 
 @pytest.mark.parametrize("label_smoothing", [0.0, 0.2])
@@ -125,17 +123,23 @@ def test_losses_and_figures_are_those_of_the_published_formula(
     with torch.no_grad():
         model = moved(task.new_model().eval())
         loss, sums = float(task.loss(model, batch)), task.measure(model, batch)
-        rewards = BETA * log_ratios(model, read_model(base), batch)
+        by_model, by_reference = (answer_log_probabilities(each, batch) for each in (model, read_model(base)))
+    rewards = BETA * (by_model - by_reference)
     margins = rewards[:, 0] - rewards[:, 1]
     # Rafailov et al., 2305.18290, equation 7; with label smoothing Mitchell, "A note on DPO with noisy preferences".
     expected = -(1 - label_smoothing) * torch.sigmoid(margins).log() - label_smoothing * torch.sigmoid(-margins).log()
     assert task.loss_terms(batch) == PAIRS == len(margins)
     assert margins.abs().min() > 1e-3
     assert loss / PAIRS == pytest.approx(float(expected.mean()), abs=1e-5)
+    preferred = float((by_reference[:, 0] > by_reference[:, 1]).float().mean())
+    assert task.untrained_figures(sums) == pytest.approx(
+        {"loss": math.log(2), "reward_accuracy": 0.5, "preference_accuracy": preferred}
+    )
     assert task.summarise(sums) == pytest.approx(
         {
             "loss": float(expected.mean()),
             "reward_accuracy": float((margins > 0).float().mean()),
+            "preference_accuracy": float((by_model[:, 0] > by_model[:, 1]).float().mean()),
             "reward_margin": float(margins.mean()),
             "chosen_reward": float(rewards[:, 0].mean()),
             "rejected_reward": float(rewards[:, 1].mean()),

@@ -23,8 +23,11 @@ class Evaluate:
     classifier, and sample.txt for a language model."""
 
     base_model: Path | None = input_folder(optional=True, type="custom_model")
-    """The model that adapters were trained on, if `model` has only adapters. Not needed where it still lies where
-    training found it."""
+    """The model that training started from, to compare with; adapters need it, unless it still lies where training
+    found it."""
+
+    compare_with_base_model: bool = parameter(True)
+    """Evaluate `base_model` too, if it is given, so that the results say what the training gained."""
 
     task: str | None = parameter(None)
     """The task that the model was trained for. Not given, the task.json beside the model says it, with the task's

@@ -150,7 +150,8 @@ class PrepareChat:
     """A folder with .jsonl files, also compressed as .gz or .zst. Each line is an object with messages (of role and
     content), or with prompt and completion, as texts or as messages; for `preferences` with prompt, chosen and
     rejected. The conversations of ShareGPT, and instruction, input and output of Alpaca, are read too. Not given, it is
-    questions about Python, answered by the documentation that comes with it."""
+    what functions of Python's standard library do, by their documentation; in pairs `Return …` is chosen, and
+    `It returns …` rejected."""
 
     preferences: bool = parameter(False)
     """Read pairs of answers to one prompt, of which one was chosen and one rejected, for the task preferences. Both are

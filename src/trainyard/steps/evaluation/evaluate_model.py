@@ -20,7 +20,7 @@ from trainyard.steps.evaluation.confusion import Counts, class_figures, draw_con
 from trainyard.steps.evaluation.mistakes import Mistakes, find_mistakes, write_mistakes
 from trainyard.steps.evaluation.whole_split import evaluate_split
 from trainyard.steps.runtime.errors import StepError
-from trainyard.steps.runtime.files import require_writable, write_json
+from trainyard.steps.runtime.files import find_model, require_writable, write_json
 from trainyard.steps.runtime.flags import GivenSettings
 from trainyard.steps.runtime.rank_variables import read_rank_variables
 from trainyard.steps.runtime.world import World, banner, join_world, lost_connections_explained
@@ -56,15 +56,21 @@ def run_evaluation(given: GivenSettings[Evaluate]) -> int:
             raise StepError(problem)
         precision = Precision(settings.precision, world.device)
         model = shard_to_evaluate(load, world) if model is None else model.to(world.device)
-        sums = evaluate_split(
-            task, model, split, world, precision, settings.micro_batch_size, in_lockstep=settings.shard_model
-        )
+        measured = (split, world, precision, settings.micro_batch_size)
+        sums = evaluate_split(task, model, *measured, in_lockstep=settings.shard_model)
         figures = task.summarise(sums, settings.split)
         if world.is_main or settings.shard_model:
             sample = _sample(settings, task, model, split, world, precision)
             mistakes = _mistakes(settings, task, model, split, world, precision)
+        compared_with, before = task.untrained_is, task.untrained_figures(sums)
+        if settings.base_model is not None and settings.compare_with_base_model and compared_with == "guessing":
+            del model  # that device memory holds one of them is enough
+            load_base = chosen.starting_from(find_model(settings.base_model)).on(manifest).new_model
+            base_model = shard_to_evaluate(load_base, world) if settings.shard_model else load_base().to(world.device)
+            base_sums = evaluate_split(task, base_model, *measured, in_lockstep=settings.shard_model)
+            compared_with, before = "base model", task.summarise(base_sums, settings.split)
         if world.is_main:
-            _write_results(settings, chosen, manifest, figures, sums, sample)
+            _write_results(settings, chosen, manifest, figures, sums, sample, {"model": compared_with, **before})
             if mistakes is not None:
                 write_mistakes(settings.evaluation, split, mistakes, manifest.classes)
         _log_figures(world, settings, figures, split.samples)
@@ -93,6 +99,7 @@ def _write_results(
     figures: Mapping[str, float],
     sums: Mapping[str, torch.Tensor],
     sample: Sample | None,
+    before: Mapping[str, str | float],
 ) -> None:
     mlflow = MlflowLog()
     mlflow.metrics({f"{settings.split}_{name}": value for name, value in figures.items()}, step=0)
@@ -103,6 +110,7 @@ def _write_results(
         "split": settings.split,
         **{name: int(sums[name]) for name in EVALUATION_COUNTS if name in sums},
         **figures,
+        "before": before,
     }
     if "confusion" in sums:
         matrix: Counts = np.rint(sums["confusion"].cpu().numpy()).astype(np.int64)

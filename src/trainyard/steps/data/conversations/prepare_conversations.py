@@ -6,7 +6,6 @@ import bisect
 import functools
 import hashlib
 import itertools
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trainyard.settings.steps.preparation import PrepareChat
+from trainyard.steps.data.conversations.questions_about_python import about_python, pairs_about_python
 from trainyard.steps.data.conversations.rendering import (
     Documents,
     Renderer,
@@ -25,7 +25,7 @@ from trainyard.steps.data.conversations.rendering import (
 )
 from trainyard.steps.data.dataset.manifest import ArrayType, TokenText
 from trainyard.steps.data.dataset.writer import DatasetWriter
-from trainyard.steps.data.text import PythonTopics, files_below, files_of_formats
+from trainyard.steps.data.text import files_below, files_of_formats
 from trainyard.steps.data.text.text_formats import JsonLine, JsonLinesFile
 from trainyard.steps.data.text.text_source import skipped_files
 from trainyard.steps.data.tokenizing.encoding import tokenize_in_processes
@@ -36,7 +36,6 @@ from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.files import find_model, require_folder, require_writable
 from trainyard.steps.runtime.long_work import usable_processors
 
-_HEADING = re.compile(r"^(.+)\n[*=~^-]{3,}\n+", re.MULTILINE)
 _EXAMPLES_AT_ONCE = 256
 _OPEN_ROWS = 1024
 _LEAST_TOKENS = 2
@@ -284,26 +283,7 @@ class ExampleSource:
 
     def __iter__(self) -> Iterator[JsonLine]:
         if not self._files:
-            yield from _pairs(_about_python()) if self._pairs else _about_python()
+            yield from pairs_about_python() if self._pairs else about_python()
         for file in self._files:
             for block in file.blocks():
                 yield from block.lines()
-
-
-def _about_python() -> Iterator[JsonLine]:
-    """Questions that each topic's first paragraph answers."""
-    for block in PythonTopics().blocks():
-        for name, text in block.rows:
-            found = _HEADING.search(text.decode())
-            title = found[1] if found else name.rpartition(":")[2]
-            body = text.decode()[found.end() if found else 0 :]
-            answer = " ".join(body.partition("\n\n")[0].split())
-            prompt = f"What does Python's documentation say about {title}?\n"
-            yield JsonLine(name, name, {"prompt": prompt, "completion": answer})
-
-
-def _pairs(answered: Iterator[JsonLine]) -> Iterator[JsonLine]:
-    """Each answer is better than that to the question before."""
-    for before, line in itertools.pairwise(answered):
-        fields = {"prompt": line.fields["prompt"], "chosen": line.fields["completion"]}
-        yield line._replace(fields={**fields, "rejected": before.fields["completion"]})

@@ -207,6 +207,10 @@ class LanguageModeling(Task):
             "bits_per_byte": nats / math.log(2) / text_bytes,
         }
 
+    def untrained_figures(self, sums: Mapping[str, torch.Tensor]) -> dict[str, float]:
+        """Return what it is to find every token of the vocabulary as likely as any other."""
+        return {"loss": math.log(self._text.vocabulary_size), "perplexity": float(self._text.vocabulary_size)}
+
     def save_model(self, model: torch.nn.Module, folder: Path) -> None:
         """Write what `AutoModelForCausalLM` and `AutoTokenizer` of transformers read."""
         generation: Any = model.generation_config

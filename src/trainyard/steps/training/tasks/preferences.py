@@ -35,6 +35,8 @@ class _Rewards(NamedTuple):
     chosen: torch.Tensor
     rejected: torch.Tensor
     is_pair: torch.Tensor
+    reference_margins: torch.Tensor
+    """How much likelier the chosen answer is to the reference model, in nats."""
 
     @property
     def margins(self) -> torch.Tensor:
@@ -54,6 +56,8 @@ class Preferences(LanguageModeling):
     best_is: Mapping[str, Literal["lowest", "highest"]] = MappingProxyType(
         {"loss": "lowest", "reward_accuracy": "highest", "reward_margin": "highest"}
     )
+
+    untrained_is = "base model"
 
     _starts_as_reference = False
     """Whether nothing but its weights decides the first loss of a model."""
@@ -105,11 +109,14 @@ class Preferences(LanguageModeling):
         return int(_pairs_of_rows(batch).sum())
 
     def measure(self, model: torch.nn.Module, batch: Tensors) -> dict[str, torch.Tensor]:
-        """Return sums over pairs: of the loss, of both rewards, and of how often the chosen answer's is higher."""
+        """Return sums over pairs: of the loss, of both rewards, of how often the chosen answer's is higher, and of how
+        often that answer is likelier, to the model and to the reference."""
         rewards, _ = self._rewards(model, batch)
         return {
             "loss_sum": self._losses(rewards).double().sum(),
             "higher": (rewards.margins > 0).double().sum(),
+            "preferred": (rewards.reference_margins + rewards.margins / self.settings.beta > 0).double().sum(),
+            "reference_preferred": (rewards.reference_margins > 0).double().sum(),
             "chosen_reward_sum": rewards.chosen.double().sum(),
             "rejected_reward_sum": rewards.rejected.double().sum(),
             "pairs": rewards.is_pair.double().sum(),
@@ -117,16 +124,23 @@ class Preferences(LanguageModeling):
         }
 
     def summarise(self, sums: Mapping[str, torch.Tensor], split: str = "validation") -> dict[str, float]:
-        """Return the mean loss of a pair, the share with the right answer preferred, and mean rewards and margin."""
+        """Return the mean loss of a pair, the shares of pairs whose chosen answer has the higher reward and of those
+        whose chosen answer is likelier, and mean rewards and margin."""
         pairs = float(sums["pairs"])
         chosen, rejected = (float(sums[f"{answer}_reward_sum"]) / pairs for answer in ("chosen", "rejected"))
         return {
             "loss": float(sums["loss_sum"]) / pairs,
             "reward_accuracy": float(sums["higher"]) / pairs,
+            "preference_accuracy": float(sums["preferred"]) / pairs,
             "reward_margin": chosen - rejected,
             "chosen_reward": chosen,
             "rejected_reward": rejected,
         }
+
+    def untrained_figures(self, sums: Mapping[str, torch.Tensor]) -> dict[str, float]:
+        """Return those of the reference model. Rewards are relative to it: it has none, and can only guess by them."""
+        preferred = float(sums["reference_preferred"]) / float(sums["pairs"])
+        return {"loss": _FIRST_LOSS, "reward_accuracy": 0.5, "preference_accuracy": preferred}
 
     def log_probabilities(self, model: torch.nn.Module, batch: Tensors) -> torch.Tensor:
         """Return what the model gives each token of an answer, given those before it; 0 elsewhere. [rows, length]"""
@@ -142,11 +156,12 @@ class Preferences(LanguageModeling):
     def _rewards(self, model: torch.nn.Module, batch: Tensors) -> tuple[_Rewards, Any]:
         predicted, outputs = self._predicted(model, batch, **self._router_options)
         # Token by token: the difference of two sums of hundreds of nats would lose the digits that matter.
-        log_ratios = predicted[:, :-1] - batch[REFERENCE_ARRAY][:, 1:]
-        of_documents = self._sums_of_documents(log_ratios, batch["documents"][:, 1:].long())
+        reference, numbers = batch[REFERENCE_ARRAY][:, 1:], batch["documents"][:, 1:].long()
+        of_documents = self._sums_of_documents(predicted[:, :-1] - reference, numbers)
         rewards = self.settings.beta * of_documents.unflatten(1, (-1, 2))
         is_pair = torch.arange(rewards.shape[1], device=rewards.device) < _pairs_of_rows(batch)[:, None]
-        return _Rewards(rewards[..., 0], rewards[..., 1], is_pair), outputs
+        to_reference = self._sums_of_documents(reference, numbers).unflatten(1, (-1, 2))
+        return _Rewards(rewards[..., 0], rewards[..., 1], is_pair, to_reference[..., 0] - to_reference[..., 1]), outputs
 
     def _sums_of_documents(self, values: torch.Tensor, documents: torch.Tensor) -> torch.Tensor:
         """Return the sums of each document's values, [rows, documents]; of as many as a row may have."""

@@ -133,6 +133,13 @@ class Task(ABC):
         samples = float(sums["samples"])
         return {name[: -len("_sum")]: float(total) / samples for name, total in sums.items() if name.endswith("_sum")}
 
+    untrained_is: str = "guessing"
+    """What `untrained_figures` are of."""
+
+    def untrained_figures(self, sums: Mapping[str, torch.Tensor]) -> dict[str, float]:
+        """Return some figures of the split with these sums, for a model that has learned nothing; by default none."""
+        return {}
+
     def class_probabilities(self, model: torch.nn.Module, batch: Tensors) -> torch.Tensor | None:
         """Return the probability of each class, [samples, classes]; None by default: the samples have no `labels`.
 

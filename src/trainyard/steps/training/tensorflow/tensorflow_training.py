@@ -340,6 +340,8 @@ def _write_evaluation(settings: TrainTensorFlow, manifest: Manifest, sums: Split
     }
     if sums.confusion is not None:
         document["classes"] = class_figures(sums.confusion, manifest.classes)
+        most_frequent = float(sums.confusion.sum(axis=1).max() / sums.samples)
+        document["before"] = {"model": "guessing", "accuracy": most_frequent}
         matrix = {"classes": list(manifest.classes), "matrix": sums.confusion.tolist()}
         write_json(folder / "confusion_matrix.json", {"format": "trainyard.confusion_matrix/1", **matrix})
     write_json(folder / "evaluation.json", document)
