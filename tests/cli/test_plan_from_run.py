@@ -46,7 +46,7 @@ def test_what_a_run_measured_replaces_the_estimate(trainyard: Run, metrics: Path
         }
     )
     price = found["money"]["on_demand_usd_per_hour"]
-    assert found["money"]["on_demand_usd"] == pytest.approx(500 * 0.025 / 3600 * price)
+    assert found["money"]["on_demand_usd"] == pytest.approx((600 + 500 * 0.025) / 3600 * price)
 
 
 @pytest.mark.parametrize("output_format", ["text", "markdown", "html"])

@@ -249,16 +249,18 @@ def test_what_was_measured_on_the_same_machines_replaces_the_estimate(tmp_path: 
     job = json.loads(reporters.as_json(planned))["jobs"]["train_deepspeed"]
     assert job["memory"]["total_bytes_per_gpu"] == 2e9
     assert job["time"]["step_seconds"] == 0.2
-    assert job["money"]["on_demand_usd"] == pytest.approx(500 * 0.2 / 3600 * 27.197)
+    assert job["money"]["on_demand_usd"] == pytest.approx((600 + 500 * 0.2) / 3600 * 27.197)
     assert job["measured"]["estimate_differs_by"]["memory"] < 0
     assert "estimated: step_seconds" in reporters.as_text(planned)
+    whole = "500 steps in 1 min 40 s, about 10 min 00 s to start (machine, image, data), $5.29 on demand"
+    assert whole in reporters.as_text(planned)
 
 
-def test_a_local_run_gives_its_steps_and_stands_beside_the_estimate(tmp_path: Path) -> None:
+def test_a_local_run_stands_beside_the_estimate_and_says_nothing_of_the_number_of_steps(tmp_path: Path) -> None:
     planned = _measured(tmp_path, replaces=False)
     job = json.loads(reporters.as_json(planned))["jobs"]["train_deepspeed"]
     assert job["memory"]["total_bytes_per_gpu"] != 2e9
-    assert job["money"]["on_demand_usd"] == pytest.approx(500 * job["time"]["step_seconds"] / 3600 * 27.197)
+    assert job["money"]["on_demand_usd"] is None
     assert "a-run: 500 steps, on 2 processes" in reporters.as_text(planned)
 
 

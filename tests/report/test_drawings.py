@@ -98,9 +98,10 @@ def test_durations(seconds: float | None, text: str) -> None:
         (0, "0.0 %"),
         (1, "100.0 %"),
         (0.9861, "98.6 %"),
-        (0.99996, "99.996 %"),
-        (0.9999999, "99.99999 %"),
-        (0.00001, "0.001 %"),
+        (0.9996, "99.96 %"),
+        (0.9999999, "> 99.99 %"),
+        (0.0002, "0.02 %"),
+        (0.00001, "< 0.01 %"),
     ],
 )
 def test_a_share_is_never_rounded_to_all_or_nothing(share: float | None, text: str) -> None:
@@ -113,6 +114,9 @@ def test_other_quantities() -> None:
     assert quantities.counted(2, "job") == "2 jobs"
     assert quantities.number(None) == "–"
     assert quantities.number(0.07131) == "0.07131"
+    assert quantities.number(3e-5) == "0.00003"
+    assert quantities.number(11_527.4) == "11,527"
+    assert quantities.number(0.0) == "0"
     assert quantities.number(math.inf) == "not finite"
     assert quantities.memory(512 * 2**20) == "512 MiB"
     assert quantities.memory(31.25 * 2**30) == "31.2 GiB"

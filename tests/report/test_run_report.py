@@ -607,6 +607,20 @@ def test_the_last_lines_of_logs_are_on_the_page_as_plain_text(empty_run: Any) ->
     assert "Log of rank 1" in page
 
 
+def test_a_job_that_logs_no_metrics_shows_the_end_of_what_it_printed(empty_run: Any) -> None:
+    empty_run.add_job("train", logs=["std_log.txt"])
+    empty_run.write("std_log.txt", "epoch 3: loss 0.2\n")
+    page = write_report(empty_run.finish()).read_text()
+
+    assert 'id="job-train" open>' in page
+    assert '<details class="more log" open>' in page
+    assert "mlflow.log_metric" in page
+
+    empty_run.add_job("evaluate", outputs={"evaluation": "evaluation"})
+    empty_run.write("evaluation/evaluation.json", {"format": "trainyard.evaluation/1", "split": "test", "samples": 1})
+    assert "mlflow.log_metric" not in write_report(empty_run.finish()).read_text(), "a pipeline has more to show"
+
+
 def test_wrongly_classified_samples_are_counted_and_shown(make_full_run: MakeRun) -> None:
     folder = make_full_run()
     page = write_report(folder.finish())

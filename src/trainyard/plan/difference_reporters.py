@@ -15,7 +15,7 @@ from trainyard.plan.difference import FigureChange, PlanDifference
 from trainyard.plan.job_plans import JobPlan, UnplannedJob
 from trainyard.plan.pipeline_settings import Change
 from trainyard.plan.reporters import page_template
-from trainyard.settings.quantities import duration
+from trainyard.settings.quantities import duration, number
 from trainyard.spec.secrets import redacted
 
 FORMAT = "trainyard.plan_difference/1"
@@ -164,7 +164,7 @@ def times(figure: FigureChange) -> str:
     if ratio is None:
         return ""
     if ratio >= 2:
-        return f"× {ratio:.3g}"
+        return f"× {number(float(f'{ratio:.3g}'))}"
     return f"{ratio - 1:+.0%}".replace("%", " %")
 
 

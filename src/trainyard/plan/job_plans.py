@@ -12,7 +12,7 @@ from typing import Any
 from trainyard.catalogue.skus import Sku
 from trainyard.errors import UsageError
 from trainyard.plan.estimate.estimator import Estimate
-from trainyard.plan.estimate.money import Price
+from trainyard.plan.estimate.money import RESTART_SECONDS, Price
 from trainyard.plan.job_sizes import JobBatch, JobKind
 from trainyard.settings.files import read_regular
 from trainyard.spec.model import ProcessCounts
@@ -122,8 +122,11 @@ class JobPlan:
 
     @property
     def all_steps(self) -> int | None:
-        """The optimizer steps of the whole training: as the pipeline says, else as a run of it took."""
-        if self.steps is None and self.measured is not None:
+        """The optimizer steps of the whole training: as the pipeline says, else as the run took that was named.
+
+        A local run may have had other data and settings.
+        """
+        if self.steps is None and self.measured is not None and self.measured.replaces:
             return self.measured.steps
         return self.steps
 
@@ -138,20 +141,20 @@ class JobPlan:
 
     @property
     def hours(self) -> float | None:
-        """The time of all steps."""
+        """The time that is billed: of a start and of all steps."""
         steps, seconds = self.all_steps, self.step_seconds
         if steps is None or seconds is None:
             return None
-        return steps * seconds / 3600
+        return (RESTART_SECONDS + steps * seconds) / 3600
 
     @property
     def on_demand_usd(self) -> float | None:
-        """The price of all steps on demand."""
+        """The price of a start and all steps on demand."""
         return self.on_demand.usd_per_hour * self.hours if self.on_demand and self.hours is not None else None
 
     @property
     def spot_usd(self) -> float | None:
-        """The price of all steps on spot machines that are never taken away."""
+        """The price of a start and all steps on spot machines that are never taken away."""
         return self.spot.usd_per_hour * self.hours if self.spot and self.hours is not None else None
 
 

@@ -14,7 +14,7 @@ from trainyard.catalogue.skus import Sku
 from trainyard.plan import drawing, markdown
 from trainyard.plan.estimate import reporters as estimates
 from trainyard.plan.estimate.estimator import Estimate, scaling_curve
-from trainyard.plan.estimate.money import Price
+from trainyard.plan.estimate.money import RESTART_SECONDS, Price
 from trainyard.plan.job_plans import JobPlan, Measured, Plan, UnplannedJob
 from trainyard.settings.quantities import count, counted, duration, percentage
 from trainyard.spec.model import Pipeline
@@ -248,11 +248,14 @@ def _measured(measured: Measured) -> str:
 
 def _whole(job: JobPlan) -> str | None:
     """Return how long all steps take and what they cost; None where either is not known."""
-    if job.all_steps is None or job.hours is None:
+    if job.all_steps is None or job.hours is None or job.step_seconds is None:
         return None
     prices = {"on demand": job.on_demand_usd, "on spot": job.spot_usd}
     costs = [f"${usd:,.2f} {kind}" for kind, usd in prices.items() if usd is not None]
-    return ", ".join([f"{counted(job.all_steps, 'step')} in {duration(job.hours * 3600)}", *costs])
+    start = f"about {duration(RESTART_SECONDS)} to start (machine, image, data)"
+    return ", ".join(
+        [f"{counted(job.all_steps, 'step')} in {duration(job.all_steps * job.step_seconds)}", start, *costs]
+    )
 
 
 def _machine(sku: Sku) -> str:

@@ -194,11 +194,18 @@ def _times(runs: Mapping[str, RunRecord], results: _Results, jobs: Sequence[str]
     for job in jobs:
         yield _row(job, (record.jobs.get(job) for record in runs.values()), _time_of_job)
         speeds = [
-            {figure.label: figure.value for figure in speed_figures(found.metrics)} if found and found.metrics else {}
-            for found in (of_run.get(job) for of_run in results.values())
+            _speeds(record.jobs.get(job), of_run.get(job))
+            for record, of_run in zip(runs.values(), results.values(), strict=True)
         ]
         for name in _names(speeds):
             yield _row(f"{job}: {name}", (speed.get(name) for speed in speeds))
+
+
+def _speeds(job: JobRecord | None, found: JobResults | None) -> dict[str, str]:
+    """Return the figures of a training's speed; none of one that ran in another run."""
+    if job is None or job.state == "reused" or found is None or found.metrics is None:
+        return {}
+    return {figure.label: figure.value for figure in speed_figures(found.metrics)}
 
 
 def _time_of_job(job: JobRecord) -> str:

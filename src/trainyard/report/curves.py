@@ -9,7 +9,7 @@ from itertools import groupby
 from typing import Any
 
 from trainyard.report.job_results import Metrics, Point
-from trainyard.settings.quantities import count, counted
+from trainyard.settings.quantities import count, counted, number
 
 MOST_POINTS = 600
 _BUCKETS = 195  # at most three points of each are kept
@@ -293,7 +293,7 @@ def axis_labels(ticks: Sequence[float], *, is_share: bool = False) -> list[str]:
     largest = max(abs(tick) for tick in ticks)
     if largest >= 10_000:
         return [_compact(tick, step) for tick in ticks]
-    if largest < 0.001:
+    if largest < 1e-6:
         digits = max(0, math.floor(math.log10(largest)) - math.floor(math.log10(step) + 1e-9))
         return ["0" if abs(tick) < step / 2 else f"{tick:.{digits}e}".replace("e-0", "e-") for tick in ticks]
     decimals = max(0, -math.floor(math.log10(step) + 1e-9))
@@ -317,4 +317,4 @@ def _summary(label: str, points: Sequence[Point]) -> str:
     if not finite:
         return f"{label}: no finite value"
     named = {"first": finite[0], "last": finite[-1], "minimum": min(finite), "maximum": max(finite)}
-    return f"{label}: {', '.join(f'{name} {value:.4g}' for name, value in named.items())}"
+    return f"{label}: {', '.join(f'{name} {number(value)}' for name, value in named.items())}"

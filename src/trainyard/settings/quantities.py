@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from datetime import datetime
+from decimal import Decimal
 from typing import Any
 
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
@@ -54,25 +55,24 @@ def counted(number: int, thing: str) -> str:
 
 
 def percentage(share: float | None) -> str:
-    """Return `98.6 %`; never rounded up to 100 or down to 0. A dash for None."""
+    """Return `98.6 %`, `> 99.99 %`; never rounded up to 100 or down to 0. A dash for None."""
     if share is None or not math.isfinite(share):
         return "–"
-    for decimals in range(1, 10):
-        rounded = f"{share * 100:.{decimals}f}"
-        if float(rounded) not in (0.0, 100.0):
-            break
-    else:
-        rounded = f"{share * 100:.1f}"
-    return f"{rounded} %"
+    if 0 < share < 0.00005 or 0.99995 <= share < 1:
+        return "< 0.01 %" if share < 0.5 else "> 99.99 %"
+    decimals = 1 if share in (0, 1) or 0.0005 <= share < 0.9995 else 2
+    return f"{share * 100:.{decimals}f} %"
 
 
 def number(value: float | None) -> str:
-    """Return four significant digits; a dash for None."""
+    """Return `0.00003`, `4.216`, `11,527`: four significant digits or a whole number; a dash for None."""
     if value is None:
         return "–"
     if not math.isfinite(value):
         return "not finite"
-    return f"{value:.4g}"
+    if not 1e-6 < abs(value) < 1e15:
+        return f"{value:.4g}"
+    return count(value) if abs(value) >= 1e4 else f"{Decimal(f'{value:.4g}'):f}"
 
 
 EVALUATION_FORMAT = "trainyard.evaluation/1"

@@ -28,6 +28,11 @@ def test_more_nodes_are_preempted_more_often() -> None:
     assert eight.lost_share > one.lost_share
 
 
+def test_a_model_that_is_written_in_no_time_is_not_written_all_the_time() -> None:
+    small = preemptions_of(200_000, machines_of_sku(find_sku("Standard_NC64as_T4_v3"), 1))
+    assert small.checkpoint_interval_seconds == 300
+
+
 def test_prices_are_of_all_nodes_with_region_and_date() -> None:
     sku = find_sku("Standard_ND96asr_v4")
     price = money_of(1, machines_of_sku(sku, 3)).on_demand

@@ -13,7 +13,10 @@ PREEMPTIONS_PER_NODE_HOUR = 0.05
 (https://learn.microsoft.com/azure/virtual-machines/spot-vms#pricing-and-eviction-history). Assumed, not measured."""
 
 RESTART_SECONDS = 600.0
-"""From a preemption to the first step after it: a node allocated, its image pulled, the checkpoint read. Assumed."""
+"""From a start, or a preemption, to the first step: a node allocated, its image and data fetched. Assumed."""
+
+LEAST_CHECKPOINT_SECONDS = 300.0
+"""Of a model that is written in no time, checkpoints that are closer lose hardly less work, and fill the storage."""
 
 CHECKPOINT_BYTES_PER_PARAMETER = 12
 """What a checkpoint holds of a parameter: itself and AdamW's two moments in fp32."""
@@ -109,7 +112,7 @@ def preemptions_of(parameters: int, machines: Machines) -> Preemptions:
     """
     between = 3600.0 / PREEMPTIONS_PER_NODE_HOUR / machines.nodes
     writes = CHECKPOINT_BYTES_PER_PARAMETER * parameters / (STORAGE_GBIT_PER_SECOND / 8 * 1e9)
-    interval = young_daly_interval(writes, between)
+    interval = max(LEAST_CHECKPOINT_SECONDS, young_daly_interval(writes, between))
     lost = min(1.0, writes / interval + (interval / 2 + RESTART_SECONDS) / between)
     return Preemptions(between, writes, interval, lost)
 
