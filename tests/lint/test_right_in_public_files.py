@@ -308,3 +308,40 @@ def test_a_parallel_step_without_init_is_a_note_and_without_run_an_error(tmp_pat
     assert [(each.rule, each.severity) for each in findings(tmp_path, step)] == [("AML506", "info")]
     (tmp_path / "src" / "score.py").write_text("def init():\n    pass\n")
     assert [(each.rule, each.severity) for each in findings(tmp_path, step)] == [("AML506", "error")]
+
+
+def test_the_specification_of_a_feature_set_is_not_the_feature_set(tmp_path: Path) -> None:
+    schema = "$schema: https://azuremlschemas.azureedge.net/latest/featureSetSpecification.schema.json\n"
+    columns = "index_columns:\n  - {name: customer, type: string}\nfeatures:\n  - {name: visits, type: integer}\n"
+    (tmp_path / "FeatureSetSpec.yaml").write_text(f"{schema}source: {{type: parquet, path: ./data}}\n{columns}")
+    (tmp_path / "count.yml").write_text(COMPONENT + "command: run\n")
+    assert lint([tmp_path]).diagnostics == ()
+
+
+@pytest.mark.parametrize(
+    "kind", ["", "type:\n", "type: amlcomput\n"], ids=["no type", "an empty type", "a misspelt type"]
+)
+def test_a_cluster_without_its_type_is_not_checked_as_all_of_them(tmp_path: Path, kind: str) -> None:
+    schema = "$schema: https://azuremlschemas.azureedge.net/latest/amlCompute.schema.json\n"
+    (found,) = findings(tmp_path, f"{schema}name: cpus\n{kind}size: Standard_DS3_v2\nmin_instances: 0\n")
+    assert "type" in found.message
+
+
+@pytest.mark.parametrize(("minutes", "expected"), [("00", []), ("07", ["AML010"])])
+def test_noughts_are_the_same_number_in_every_yaml(tmp_path: Path, minutes: str, expected: list[str]) -> None:
+    trigger = f"trigger: {{type: recurrence, frequency: day, interval: 1, schedule: {{hours: 3, minutes: {minutes}}}}}"
+    assert rules(tmp_path, f"name: nightly\n{trigger}\ncreate_job: azureml:train:1\n") == expected
+
+
+@pytest.mark.parametrize(("key", "expected"), [("PRIVATE", []), ("Zx81/qwLm7+aa0Kd9==", ["AML552"])])
+def test_a_word_in_the_place_of_a_key_is_no_secret(tmp_path: Path, key: str, expected: list[str]) -> None:
+    place = "account_name: lake\ncontainer_name: curated\n"
+    text = f"name: blob\ntype: azure_blob\n{place}credentials: {{account_key: {key}}}\n"
+    assert rules(tmp_path, text) == expected
+
+
+def test_no_file_is_meant_by_its_own_name(tmp_path: Path) -> None:
+    (found,) = findings(
+        tmp_path, COMPONENT.replace("azureml:e:1", "{image: i, conda_file: fole.yml}") + "command: run\n"
+    )
+    assert (found.rule, found.hint) == ("AML403", "")

@@ -269,8 +269,8 @@ def _resource_kind(root: Node) -> Kind | None:
     if match is None:
         return _resource_by_keys(root)
     named = _RESOURCE_BY_SCHEMA.get(match[1].lower()) or kind_by_schema(root)
-    if named not in _RESOURCES:
-        return None
+    if named not in _RESOURCES or match[1].lower().endswith("specification"):
+        return None  # the specification of a feature set is a file of the asset
     if named.endswith("_endpoint") and "endpoint_name" in root.entries:
         return _resource_by_keys(root) or named
     return named

@@ -209,7 +209,8 @@ class Reading:
         message = f"{what}: there is no {kind} '{reference}' beside this file"
         if os.path.dirname(reference):
             message = f"{what}: there is no {kind} '{reference}', relative to this file"
-        self.findings.add(node.span, rule, message, hint=self._meant_path(reference, folder) or similar_file(path))
+        hint = self._meant_path(reference, folder) or similar_file(path, besides=self.file)
+        self.findings.add(node.span, rule, message, hint=hint)
         return None
 
     def _meant_path(self, reference: str, folder: bool | None) -> str:
@@ -230,9 +231,9 @@ def is_there(path: Path, folder: bool | None) -> bool:
         return False
 
 
-def similar_file(path: Path) -> str:
-    """A hint that names the file that a missing one probably stands for; empty if there is none."""
-    match = closest(path.name, names_in(path.parent))
+def similar_file(path: Path, besides: Path | None = None) -> str:
+    """A hint that names the file that a missing one probably stands for, not `besides`; empty if there is none."""
+    match = closest(path.name, [name for name in names_in(path.parent) if path.parent / name != besides])
     if match is not None and match != path.name:
         return f"Did you mean '{match}', in the same folder?"
     return ""

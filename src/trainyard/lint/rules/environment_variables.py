@@ -84,7 +84,8 @@ _VARIABLE_WITH_SECRET = re.compile(
     r"\b[A-Z][A-Z0-9_]*(?:TOKEN|SECRET|PASSWORD|PASSWD|API_?KEY|(?:ACCESS|ACCOUNT|STORAGE)_KEY)=[\"']?([^\s\"'$;&|<>{}]{8,})"
 )
 _PLACEHOLDER = re.compile(
-    r"<.*>|\$.*|.*(change|replace|your|example|placeholder|dummy|todo|xxx|\*\*\*).*|azureml:.*|none|null|true|false",
+    r"<.*>|\$.*|.*(change|replace|your|example|placeholder|dummy|todo|xxx|\*\*\*).*|azureml:.*|none|null|true|false|"
+    "private|redacted|removed|hidden|secret",
     re.IGNORECASE,
 )
 

@@ -12,7 +12,7 @@ from trainyard.spec.file_kinds import COMPUTE_TYPES, KIND_NAMES, Kind, kind_by_s
 from trainyard.spec.rule import Rule
 from trainyard.spec.rules import YAML_TRAP
 
-_OCTAL = re.compile(r"[-+]?0[0-7_]+")
+_OCTAL = re.compile(r"[-+]?0(?!0*\Z)[0-7_]+")  # 00 is no other number
 _SEXAGESIMAL = re.compile(r"[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?")
 # An unquoted string may continue on the next line, even if that looks like a list item.
 _SWALLOWED_ITEM = re.compile(r"\n[ \t]+(-)[ \t]+\S")
