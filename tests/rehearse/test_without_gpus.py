@@ -78,10 +78,20 @@ def test_an_own_python_path_and_sitecustomize_are_kept(workspace: Any) -> None:
 
 
 def test_what_has_no_stand_in_is_named_with_its_line(workspace: Any) -> None:
-    (workspace.code / "graph.py").write_text("import torch\n\ngraph = torch.cuda.CUDAGraph()\n")
-    record = workspace.run(workspace.one_job("python graph.py"), without_gpus=True)
+    text = "import atexit, torch\natexit.register(print, 'noise')\ngraph = torch.cuda.CUDAGraph()\n"
+    (workspace.code / "cuda-graph.py").write_text(text)
+    record = workspace.run(workspace.one_job("python cuda-graph.py"), without_gpus=True)
     assert "line 3, `graph = torch.cuda.CUDAGraph()`" in record.jobs["work"].reason
     assert "no stand-in" in record.jobs["work"].reason
+
+
+@pytest.mark.parametrize("place", ["model.to(rank)", "model.cuda(rank)", "torch.ones(1, device=f'cuda:{rank}')"])
+def test_a_device_that_no_machine_has_is_an_error_as_with_gpus(workspace: Any, place: str) -> None:
+    made = "import os\nimport torch\n\nrank = int(os.environ['RANK'])\nmodel = torch.nn.Linear(2, 1)\n"
+    (workspace.code / "by_rank.py").write_text(f"{made}{place}\n")
+    record = workspace.run(workspace.one_job("python by_rank.py", **TWO_BY_TWO), without_gpus=True)
+    assert f"line 6, `{place}`: with GPUs this fails as well" in record.jobs["work"].reason
+    assert "invalid device ordinal" in record.jobs["work"].reason
 
 
 def test_the_three_lines_of_the_page_run_here(workspace: Any) -> None:

@@ -40,7 +40,7 @@ _TRACEBACK = "Traceback (most recent call last):"
 _RANK = re.compile(r"^\[rank\d+\]: ?")
 _READ_ONLY = "Read-only file system"
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(: .*)?$")
-_STEP_ERROR = re.compile(r"[\w.]+: error: (.+)")
+_STEP_ERROR = re.compile(r"[\w.-]+: error: (.+)")
 _WARNING = "warning: "
 _WARNING_BYTES = _WARNING.encode()
 # Plain text is without them, so the word may be written around them.

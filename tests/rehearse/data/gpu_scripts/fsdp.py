@@ -13,12 +13,17 @@ torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
 assert torch.cuda.is_bf16_supported()
 assert dist.is_nccl_available()
 assert torch.cuda.nccl.version() >= (2, 10)
-layers = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.ReLU(), torch.nn.Linear(32, 2))
-model = FullyShardedDataParallel(
-    layers,
+precision = MixedPrecision(torch.bfloat16, torch.bfloat16, torch.bfloat16)
+first = FullyShardedDataParallel(
+    torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.ReLU()),
     auto_wrap_policy=functools.partial(size_based_auto_wrap_policy, min_num_params=100),
     device_id=torch.cuda.current_device(),
-    mixed_precision=MixedPrecision(torch.bfloat16, torch.bfloat16, torch.bfloat16),
+    mixed_precision=precision,
+)
+model = FullyShardedDataParallel(
+    torch.nn.Sequential(first, torch.nn.Linear(32, 2)).cuda(),
+    sync_module_states=True,
+    mixed_precision=precision,
 )
 optimizer = torch.optim.AdamW(model.parameters())
 for _ in range(5):

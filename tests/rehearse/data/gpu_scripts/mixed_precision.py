@@ -1,4 +1,4 @@
-"""Mixed precision with a scaler, streams, events and a compiled model."""
+"""Mixed precision with a scaler, streams, events, synchronized batch normalization and a compiled model."""
 
 import os
 
@@ -13,9 +13,12 @@ torch.cuda.set_device(device)
 torch.backends.cudnn.benchmark = True
 torch.cuda.manual_seed_all(1)
 
-model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.Flatten(), torch.nn.LazyLinear(2)).cuda()
+model = torch.nn.Sequential(
+    torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.Flatten(), torch.nn.LazyLinear(2)
+).cuda()
 model(torch.zeros(1, 3, 8, 8, device=device))
-model = torch.compile(DistributedDataParallel(model, device_ids=[device.index]))
+model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)
+model = torch.compile(DistributedDataParallel(model, [device.index], device))
 optimizer = torch.optim.AdamW(model.parameters(), fused=True)
 scaler = GradScaler("cuda")
 start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)

@@ -25,7 +25,7 @@ import torch.distributed as dist
 
 _CPU = torch.device("cpu")
 _SAID = "TRAINYARD_WITHOUT_GPUS_SAID"
-_OF_GPUS = re.compile(r"cuda|nccl|nvidia|gpu", re.IGNORECASE)
+_OF_GPUS = re.compile(r"cuda|nccl|nvidia|nvml|gpu|accelerator device", re.IGNORECASE)
 # An A100, so that scripts that look for bfloat16 and TF32 find them.
 _CAPABILITY = (8, 0)
 _CUDA_VERSION = "12.6"
@@ -49,8 +49,17 @@ _ZEROS = (
 _TENSOR_TYPES = ("Float", "Double", "Half", "BFloat16", "Byte", "Char", "Short", "Int", "Long", "Bool")
 
 
+_visible = [1]
+"""How many devices the CPU stands in for."""
+
+
+class InvalidDevice(RuntimeError):
+    """A device of a number that its machine would not have: an error with GPUs as well."""
+
+
 def stand_in_for_cuda(devices: int) -> None:
     """Change PyTorch in this process: `devices` CUDA devices, all of which are the CPU."""
+    _visible[0] = devices
     _put_tensors_on_the_cpu()
     _stand_in_for_functions(devices)
     _stand_in_for_streams()
@@ -73,8 +82,18 @@ def _release_process_groups() -> None:
 
 
 def stand_in_for_fsdp(module: ModuleType) -> None:
-    """Have FullyShardedDataParallel take the CPU for the device it is given."""
-    _replace(module.FullyShardedDataParallel, "__init__", _changing(device_id=lambda _: _CPU))
+    """Have FullyShardedDataParallel take the CPU for its device, and broadcast states there."""
+
+    def on_the_cpu(begin: Any) -> Any:
+        @functools.wraps(begin)
+        def begun(self: Any, *arguments: Any, **named: Any) -> None:
+            begin(self, *arguments, **{**named, "device_id": _CPU})
+
+        return begun
+
+    _replace(module.FullyShardedDataParallel, "__init__", on_the_cpu)
+    states = sys.modules["torch.distributed.fsdp._init_utils"]
+    _replace(states, "_check_module_states_for_sync_module_states", lambda _: lambda module: None)
 
 
 def _replace(owner: Any, name: str, change: Callable[[Any], Any]) -> None:
@@ -84,11 +103,25 @@ def _replace(owner: Any, name: str, change: Callable[[Any], Any]) -> None:
         setattr(owner, name, change(original))
 
 
+def _visible_index(device: Any) -> int | None:
+    """Return a device's number, None for no or an unknown one; raise InvalidDevice if its machine would not have it."""
+    index = torch.device(device).index if isinstance(device, str) else getattr(device, "index", device)
+    if not isinstance(index, int) or index < 0:
+        return None
+    if index >= _visible[0]:
+        raise InvalidDevice(
+            f"CUDA error: invalid device ordinal: {index} of {_visible[0]} (as many as processes per machine)"
+        )
+    return index
+
+
 def _on_the_cpu(value: object) -> Any:
     """Return the CPU for a CUDA device or the name of one; anything else as it is."""
-    if isinstance(value, torch.device):
-        return _CPU if value.type == "cuda" else value
+    if isinstance(value, torch.device) and value.type == "cuda":
+        _visible_index(value)
+        return _CPU
     if isinstance(value, str) and re.fullmatch(r"cuda(:\d+)?", value):
+        _visible_index(value)
         return "cpu"
     return value
 
@@ -113,7 +146,7 @@ def _with_devices_as_cpu(function: Any) -> Any:
     @functools.wraps(function)
     def on_the_cpu(*arguments: Any, **named: Any) -> Any:
         if isinstance(named.get("device"), int):
-            named["device"] = _CPU
+            named["device"] = torch.device("cuda", named["device"])
         given = {name: _on_the_cpu(value) for name, value in named.items()}
         return function(*map(_on_the_cpu, arguments), **given)
 
@@ -125,8 +158,8 @@ def _put_tensors_on_the_cpu() -> None:
         _replace(torch, name, _with_devices_as_cpu)
     for name in _METHODS:
         _replace(torch.Tensor, name, _with_devices_as_cpu)
-    for name in ("cuda", "pin_memory"):
-        setattr(torch.Tensor, name, lambda tensor, *_, **__: tensor)
+    torch.Tensor.cuda = _stay  # type: ignore[assignment]
+    torch.Tensor.pin_memory = lambda tensor, *_, **__: tensor  # type: ignore[method-assign]
     for owner in (torch.Tensor, torch.nn.Module):
         _replace(owner, "to", _moving)
     _replace(torch, "load", _loading)
@@ -138,14 +171,20 @@ def _put_tensors_on_the_cpu() -> None:
         setattr(torch.cuda, f"{kind}Tensor", getattr(torch, f"{kind}Tensor"))
 
 
+def _stay(tensor: torch.Tensor, device: Any = None, *_: Any, **__: Any) -> torch.Tensor:
+    _visible_index(device)
+    return tensor
+
+
 def _moving(to: Any) -> Any:
     on_the_cpu = _with_devices_as_cpu(to)
 
     @functools.wraps(to)
     def moved(self: Any, *arguments: Any, **named: Any) -> Any:
         # A number alone is that of a GPU.
-        is_gpu = bool(arguments) and isinstance(arguments[0], int)
-        return on_the_cpu(self, *((_CPU, *arguments[1:]) if is_gpu else arguments), **named)
+        if arguments and isinstance(arguments[0], int):
+            arguments = (torch.device("cuda", arguments[0]), *arguments[1:])
+        return on_the_cpu(self, *arguments, **named)
 
     return moved
 
@@ -164,12 +203,8 @@ def _stand_in_for_functions(devices: int) -> None:
     current = [0]
 
     def set_device(device: Any = None) -> None:
-        index = torch.device(device).index if isinstance(device, str) else getattr(device, "index", device)
-        if index is not None and not callable(index) and index >= devices:
-            message = f"CUDA error: invalid device ordinal: {index} of {devices} (as many as processes per machine)"
-            raise RuntimeError(message)
-        if index is not None and not callable(index) and index >= 0:
-            current[0] = index
+        index = _visible_index(device)
+        current[0] = current[0] if index is None else index
 
     @contextlib.contextmanager
     def device(index: Any) -> Iterator[None]:
@@ -308,7 +343,7 @@ def _stand_in_for_mixed_precision() -> None:
 
 
 def _stand_in_for_nccl() -> None:
-    no_gpu = _changing(device_ids=lambda _: None, output_device=lambda _: None)
+    no_gpu = _changing(device_ids=lambda _: None)
 
     def group(function: Any) -> Any:
         @functools.wraps(function)
@@ -360,8 +395,23 @@ def _stand_in_for_nccl() -> None:
     for name, change in changes.items():
         _replace(dist.distributed_c10d, name, change)
         setattr(dist, name, getattr(dist.distributed_c10d, name))
-    _replace(torch.nn.parallel.DistributedDataParallel, "__init__", no_gpu)
+    _replace(torch.nn.parallel.DistributedDataParallel, "__init__", _without_devices)
+    # Only GPUs have synchronized batch normalization: each process normalizes by its own samples.
+    _replace(torch.nn.SyncBatchNorm, "forward", lambda _: torch.nn.modules.batchnorm._BatchNorm.forward)
+    _replace(
+        torch.nn.parallel.DistributedDataParallel, "_passing_sync_batchnorm_handle", lambda _: lambda self, module: None
+    )
     _replace(dist.device_mesh.DeviceMesh, "__init__", _with_devices_as_cpu)
+
+
+def _without_devices(begin: Any) -> Any:
+    @functools.wraps(begin)
+    def begun(
+        self: Any, module: Any, device_ids: Any = None, output_device: Any = None, *arguments: Any, **named: Any
+    ) -> None:
+        begin(self, module, None, None, *arguments, **named)
+
+    return begun
 
 
 def _flat(value: Any) -> Any:
@@ -389,7 +439,9 @@ def _name_the_call(
     called = linecache.getline(file, line).strip()
     if not called.startswith(("assert ", "raise ")):  # those are the script's own words
         where = f"{os.path.basename(file)}: error: line {line}, `{called}`"
-        print(f"{where}: --without-gpus has no stand-in for this: {text.splitlines()[-1]}", file=sys.stderr)
+        as_on_gpus = issubclass(kind, InvalidDevice)
+        said = "with GPUs this fails as well" if as_on_gpus else "--without-gpus has no stand-in for this"
+        print(f"{where}: {said}: {text.splitlines()[-1]}", file=sys.stderr)
 
 
 def _is_of_the_script(file: str) -> bool:
