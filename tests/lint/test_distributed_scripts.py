@@ -167,9 +167,15 @@ IMPORTS = RIGHT.partition("dist.init")[0] + "data = [1, 2]\n"
         ),
         WITHOUT_SAMPLER.replace("DataLoader(data,", "DataLoader(data[local_rank::8],"),
         WITHOUT_SAMPLER.replace("DataLoader(data,", "DataLoader(data.shard(8, local_rank),"),
-        WITHOUT_SAMPLER.replace("loader = ", "val_loader = ").replace("DataLoader(data,", "DataLoader(val_data,"),
+        WITHOUT_SAMPLER.replace("loader", "val_loader")
+        .replace("data = T", "val_data = data = T")
+        .replace("DataLoader(data,", "DataLoader(val_data,"),
         ON_GPU_0.replace('torch.device("cuda:0")', 'torch.device(f"cuda:{local_rank}")'),
-        RIGHT.replace("        optimizer.step()", "        if epoch % 4 == 3:\n            scheduler.step()"),
+        RIGHT.replace(
+            "        optimizer.step()",
+            "        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)\n"
+            "        if epoch % 4 == 3:\n            scheduler.step()",
+        ),
     ],
     ids=[
         *("right", "in_order", "one_epoch", "visible_devices", "framework", "offers_both", "given_sampler"),
@@ -204,7 +210,9 @@ def write(model):
     [
         ON_GPU_0 + 'print(torch.load("a.pt", map_location=torch.device("cuda", local_rank)))\n',
         ON_GPU_0 + "with torch.cuda.device(local_rank):\n    print(device)\n",
-        WITHOUT_SAMPLER.replace("DataLoader(data,", "DataLoader(Subset(data, range(local_rank, len(data), 8)),"),
+        WITHOUT_SAMPLER.replace(
+            "DataLoader(data,", "DataLoader(torch.utils.data.Subset(data, range(local_rank, len(data), 8)),"
+        ),
         WITHOUT_SAMPLER.replace("DataLoader(data,", 'DataLoader(torch.load(f"part-{local_rank}.pt"),'),
         WITHOUT_SAMPLER.replace("data = Tensor", f"{TAKES_ITS_PART}data = Tensor"),
         WITHOUT_SAMPLER + "print(dist.get_world_size())\n",
@@ -212,7 +220,10 @@ def write(model):
         RIGHT.replace(SAVES, "dist.get_rank() == 0 and torch.save("),
         RIGHT.replace("    if dist.get_rank() == 0:", "    while dist.get_rank() == 0:"),
         RIGHT.replace(SAVES, "torch.save(").replace('"outputs/model.pt"', 'f"outputs/{os.getpid()}.pt"'),
-        RIGHT.replace("optimizer.zero_grad()", "if epoch % 2 == 0:\n            other_optimizer.step()"),
+        RIGHT.replace(
+            "optimizer.zero_grad()",
+            "other_optimizer = optimizer\n        if epoch % 2 == 0:\n            other_optimizer.step()",
+        ),
     ],
     ids=[
         *("other_device_by_rank", "within_device_of_rank", "range_of_rank", "file_of_rank", "remainder"),

@@ -345,3 +345,22 @@ def test_no_file_is_meant_by_its_own_name(tmp_path: Path) -> None:
         tmp_path, COMPONENT.replace("azureml:e:1", "{image: i, conda_file: fole.yml}") + "command: run\n"
     )
     assert (found.rule, found.hint) == ("AML403", "")
+
+
+@pytest.mark.parametrize(
+    ("script", "expected"),
+    [
+        ("def show():\n    print(device)\n\ndef main():\n    device = 0\n    show()\n\nmain()\n", ["AML518"]),
+        ("from torch import *\nprint(zeros(1))\n", []),
+        ("exec(open('configurator.py').read())\nprint(batch_size)\n", []),
+        ("try:\n    text = unicode\nexcept NameError:\n    text = str\nprint(text)\n", []),
+        ("def show(model: 'Model') -> 'Model':\n    shown: 'Model' = model\n    return shown\n", []),
+        ("def begin():\n    global device\n    device = 0\n\ndef show():\n    print(device)\n", []),
+        ("print(__file__, [x for x in range(3)])\nmatch 3:\n    case y:\n        print(y)\n", []),
+        ("print({{ name }}, other)\n", []),
+    ],
+    ids=["of_another_function", "star", "exec", "tried", "annotations", "global", "pattern", "template"],
+)
+def test_a_name_may_be_defined_in_many_ways(tmp_path: Path, script: str, expected: list[str]) -> None:
+    (tmp_path / "train.py").write_text(script)
+    assert rules(tmp_path, JOB + "code: .\ncommand: python train.py\n") == expected
