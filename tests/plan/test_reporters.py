@@ -16,6 +16,7 @@ from trainyard.plan.estimate.training import TrainingShape, machines_of_sku
 from trainyard.plan.job_plans import Plan
 from trainyard.plan.planner import plan as plan_with
 from trainyard.plan.reporters import OnProfile, profile_header, profile_rows
+from trainyard.report.plan_page import as_html
 from trainyard.resources import schema_file
 from trainyard.spec.computes import Computes
 from trainyard.spec.findings import DocumentStore
@@ -61,7 +62,7 @@ def test_a_job_kept_in_azure_ml_is_in_every_format(pipeline_of, digits) -> None:
     )
     assert "  not counted  train" in text.split("at one time, at most")[1]
     assert "| `train` | kept in Azure ML: not known here |" in reporters.as_markdown(planned)
-    assert "components/train/versions/1: kept in Azure ML: not known here" in reporters.as_html(planned, pipeline, [])
+    assert "components/train/versions/1: kept in Azure ML: not known here" in as_html(planned, pipeline, [])
     document = json.loads(reporters.as_json(planned))
     jsonschema.validate(document, json.loads(schema_file("plan").read_text(encoding="utf-8")))
     assert document["not_planned"]["train"]["waits_for"] == ["prepare"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from trainyard.plan.planner import plan as plan_with
 from trainyard.render.project import Project
 from trainyard.render.rendering import render
 from trainyard.render.writing import write
+from trainyard.report.plan_page import as_html
 from trainyard.resources import schema_file
 from trainyard.spec.computes import Computes
 from trainyard.spec.findings import DocumentStore
@@ -286,9 +288,18 @@ def test_the_fastest_and_the_cheapest_profile_are_named() -> None:
     assert sum("cheapest" in row[-1] for row in rows) == 1
 
 
-def test_the_page_stands_alone_and_draws_memory_and_scaling() -> None:
+def test_the_page_stands_alone_and_draws_graph_memory_and_scaling() -> None:
     pipeline = load_pipeline(ROOT / "pipelines" / "deepspeed.yaml")
-    text = reporters.as_html(_plan("deepspeed"), pipeline, [])
-    assert text.count("<svg") == 2
-    assert "1024 nodes" in text
-    assert "http" not in text.replace("https://learn", "")
+    text = as_html(_plan("deepspeed"), pipeline, [])
+    for job in ("prepare_text", "train_deepspeed", "evaluate"):
+        assert text.count(f'href="#job-{job}"') == 2, "once for wide and once for narrow screens"
+        assert f'id="job-{job}"' in text
+    assert "prepare_text → train_deepspeed\nprepared → data" in text
+    bars = re.findall(r'<span class="bar \w+" style="left:[\d.]+%;width:([\d.]+)%" title="\w+: [\d.]+ [MG]B"', text)
+    lengths = [float(bar) for bar in bars]
+    assert len(lengths) == 6
+    assert 0 < sum(lengths) <= 100.1
+    assert "1,024 nodes" in text
+    assert "micro-batch × accumulation × processes" in text
+    assert "http://" not in text
+    assert "https://" not in text.replace("https://learn", "")

@@ -9,9 +9,17 @@ from typing import Any
 
 import pytest
 
+from trainyard.plan.estimate.config_file import find_model
+from trainyard.plan.planner import plan
 from trainyard.report.comparison import compare, write_comparison
+from trainyard.report.plan_page import as_html
 from trainyard.report.run_report import write_report
 from trainyard.settings.run_record import read_run_record
+from trainyard.spec.computes import Computes
+from trainyard.spec.findings import DocumentStore
+from trainyard.spec.loading import load_pipeline
+
+ROOT = Path(__file__).parents[2]
 
 LAPTOP, PHONE = {"width": 1280, "height": 900}, {"width": 400, "height": 860}
 
@@ -100,10 +108,20 @@ def comparison_page(make_run_to_compare: Callable[..., Any], tmp_path: Path) -> 
     return file
 
 
-@pytest.fixture(params=["digits", "full", "language", "failed", "wide", "comparison"])
+@pytest.fixture
+def plan_page(tmp_path: Path) -> Path:
+    """The plan of a pipeline that trains, with a base model that is large enough to see the parts of its memory."""
+    file = tmp_path / "plan.html"
+    pipeline = load_pipeline(ROOT / "pipelines" / "finetune.yaml")
+    planned = plan(pipeline, Computes(DocumentStore()), find_model("llama-3.2-1b"))
+    file.write_text(as_html(planned, pipeline), encoding="utf-8")
+    return file
+
+
+@pytest.fixture(params=["digits", "full", "language", "failed", "wide", "comparison", "plan"])
 def page_file(request: pytest.FixtureRequest) -> Path:
-    if request.param == "comparison":
-        file: Path = request.getfixturevalue("comparison_page")
+    if request.param in ("comparison", "plan"):
+        file: Path = request.getfixturevalue(f"{request.param}_page")
         return file
     return write_report(request.getfixturevalue(f"make_{request.param}_run")().finish())
 

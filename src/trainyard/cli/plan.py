@@ -99,7 +99,9 @@ def plan(
     planned = _with_measured(planned, chosen, Path(from_run) if from_run else None)
     profiles = _on_profiles(planned)
     if output_format == "html":
-        click.echo(reporters.as_html(planned, pipeline, profiles))
+        from trainyard.report.plan_page import as_html
+
+        click.echo(as_html(planned, pipeline, profiles))
     else:
         click.echo(_FORMATTERS[output_format](planned, profiles))
     _fail_for(planned.beyond(max_usd, must_fit=must_fit))

@@ -32,6 +32,14 @@ def as_mermaid(pipeline: Pipeline) -> str:
     return "\n".join(lines)
 
 
+def carried_data(pipeline: Pipeline) -> dict[tuple[str, str], list[str]]:
+    """Return what goes from one job to another: `output → input` by the names of both."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for flow in _flows(Resolution(pipeline)):
+        found.setdefault((flow.source, flow.target), []).append(f"{flow.source_port} → {flow.target_port}")
+    return found
+
+
 def as_text(pipeline: Pipeline) -> str:
     """The graph as boxes in the order in which jobs can run, with a line from each output to those that read it.
 

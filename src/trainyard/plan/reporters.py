@@ -1,32 +1,26 @@
-"""A plan as text, as JSON for other tools, as Markdown for a pull request, and as a page of HTML."""
+"""A plan as text, as JSON for other tools, and as Markdown for a pull request."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainyard import printing
 from trainyard.catalogue.skus import Sku
-from trainyard.plan import drawing, markdown
+from trainyard.plan import markdown
 from trainyard.plan.estimate import reporters as estimates
-from trainyard.plan.estimate.estimator import Estimate, scaling_curve
+from trainyard.plan.estimate.estimator import Estimate
 from trainyard.plan.estimate.money import RESTART_SECONDS, Price
 from trainyard.plan.job_plans import JobPlan, Measured, Plan, UnplannedJob
-from trainyard.settings.quantities import count, counted, duration, percentage
-from trainyard.spec.model import Pipeline
+from trainyard.settings.quantities import count, counted, duration
 
 if TYPE_CHECKING:
     from jinja2 import Template
 
 _LABEL_WIDTH = 13
-
-_WIDTH, _HEIGHT = 560, 220
-_LEFT, _BOTTOM, _TOP = 50, 190, 20
-"""Of the pictures on the page, in pixels."""
 
 _BATCH_KEYS = (
     *("micro_batch_size", "accumulation_steps", "world_size", "global_batch_size"),
@@ -51,7 +45,7 @@ def as_text(plan: Plan, profiles: Sequence[OnProfile] = ()) -> str:
         lines += [_heading(job), *printing.facts([*facts_of(job), *findings], _LABEL_WIDTH), ""]
     for unplanned in plan.not_planned:
         lines += [_heading(unplanned), f"  {unplanned.reason}", ""]
-    lines += ["at one time, at most", *printing.facts(_totals(plan), _LABEL_WIDTH)]
+    lines += ["at one time, at most", *printing.facts(totals_of(plan), _LABEL_WIDTH)]
     if profiles:
         lines += ["", f"{profiles[0].job} on the machines of each profile"]
         lines += printing.table([profile_header(profiles), *profile_rows(profiles)], indent=2)
@@ -74,7 +68,7 @@ def as_markdown(plan: Plan, profiles: Sequence[OnProfile] = ()) -> str:
     for job in plan.jobs:
         if job.is_training:
             lines += ["", f"**{markdown.prose(job.name)}**", "", *map(_fact_as_markdown, training_facts(job))]
-    lines += ["", "At one time, at most: " + "; ".join(f"{label} {text}" for label, text in _totals(plan)) + "."]
+    lines += ["", "At one time, at most: " + "; ".join(f"{label} {text}" for label, text in totals_of(plan)) + "."]
     if profiles:
         lines += ["", *markdown.table(profile_header(profiles), profile_rows(profiles))]
     sources = dict.fromkeys(price.source for job in plan.jobs for price in (job.on_demand, job.spot) if price)
@@ -285,7 +279,8 @@ def _amount(usd_per_hour: float | None) -> str:
     return "not known" if usd_per_hour is None else f"{usd_per_hour:,.3f}"
 
 
-def _totals(plan: Plan) -> list[tuple[str, str]]:
+def totals_of(plan: Plan) -> list[tuple[str, str]]:
+    """Return what the jobs that run at one time take together, as labels and lines."""
     totals = plan.totals
     nodes = ", ".join(f"{nodes} of {compute or 'no compute'}" for compute, nodes in totals.nodes_at_once.items())
     facts = [("nodes", nodes or "not known")]
@@ -365,55 +360,9 @@ def _money_as_json(job: JobPlan) -> dict[str, Any]:
     return estimates.with_reasons(document, *(reason for reason, applies in unknown.items() if applies))
 
 
-def as_html(plan: Plan, pipeline: Pipeline, profiles: Sequence[OnProfile] = ()) -> str:
-    """The plan as one page without a network: the graph, the memory and the scaling of its training, drawn."""
-    return page_template("plan.html.j2").render(
-        plan=plan,
-        graph=drawing.as_text(pipeline),
-        jobs=[(job, facts_of(job), _pictures(job.estimate) if job.estimate else None) for job in plan.jobs],
-        profile_header=profile_header(profiles) if profiles else (),
-        profiles=profile_rows(profiles),
-    )
-
-
 def page_template(name: str) -> Template:
     """Return a template of this folder: HTML is escaped, and an undefined name is an error."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     folder = FileSystemLoader(Path(__file__).parent)
     return Environment(loader=folder, autoescape=True, undefined=StrictUndefined, trim_blocks=True).get_template(name)
-
-
-def _pictures(found: Estimate) -> dict[str, object]:
-    """Return what is drawn of a training, in pixels: the parts of the memory, and the rate of a GPU by nodes.
-
-    The nodes are on a logarithmic axis; the other axis is the share of one node's rate, from 0 to 100 %.
-    """
-    available = found.available_bytes / 1e9
-    sizes = {name: size / 1e9 for name, size in found.memory.parts().items()}
-    scale = _WIDTH / max(available, found.memory.total / 1e9)
-    starts = accumulate(sizes.values(), initial=0.0)
-    curve = scaling_curve(found.training)
-    step = (_WIDTH - _LEFT - 20) / max(1, len(curve) - 1)
-    return {
-        "bars": [
-            {"name": name, "gigabytes": size, "x": start * scale, "width": size * scale}
-            for (name, size), start in zip(sizes.items(), starts, strict=False)
-        ],
-        "limit": available * scale,
-        "available": f"{available:.1f} GB",
-        "width": _WIDTH,
-        "height": _HEIGHT,
-        "left": _LEFT,
-        "bottom": _BOTTOM,
-        "top": _TOP,
-        "points": [
-            {
-                "nodes": nodes,
-                "share": percentage(share),
-                "x": _LEFT + place * step,
-                "y": _BOTTOM - share * (_BOTTOM - _TOP),
-            }
-            for place, (nodes, share) in enumerate(curve)
-        ],
-    }

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from trainyard.errors import UsageError
 from trainyard.printing import shortened
@@ -65,7 +67,10 @@ class Arrow:
 
 @dataclass(frozen=True)
 class Drawing:
-    """A graph in units of one pixel; `direction` is `wide` (left to right) or `tall` (top to bottom)."""
+    """A graph in units of one pixel; `direction` is `wide` (left to right) or `tall` (top to bottom).
+
+    `captions` are in place of the states of jobs, by their names, where nothing has run.
+    """
 
     direction: str
     width: float
@@ -74,6 +79,7 @@ class Drawing:
     is_compact: bool
     boxes: tuple[JobBox, ...]
     arrows: tuple[Arrow, ...]
+    captions: Mapping[str, str]
 
 
 def draw_graphs(run: RunRecord, carried: dict[tuple[str, str], list[str]]) -> dict[str, tuple[Drawing, Drawing]]:
@@ -89,9 +95,8 @@ def draw_graphs(run: RunRecord, carried: dict[tuple[str, str], list[str]]) -> di
     parts = {"": {name: _as_one(name, jobs) for name, jobs in within.items()}} | pipelines if is_folded else {}
     drawings: dict[str, tuple[Drawing, Drawing]] = {}
     for name, jobs in {**parts, "all jobs": run.jobs}.items():
-        part = replace(run, jobs=jobs)
         with suppress(UsageError) if name != "all jobs" else nullcontext():  # jobs of pipelines may wait for each other
-            drawings[name] = (draw_graph(part, carried, tall=False), draw_graph(part, carried, tall=True))
+            drawings[name] = (draw_graph(jobs, carried, tall=False), draw_graph(jobs, carried, tall=True))
     return drawings
 
 
@@ -105,16 +110,22 @@ def _as_one(name: str, jobs: dict[str, JobRecord]) -> JobRecord:
     return JobRecord(name, status, depends_on=depends_on, nodes=0, world_size=len(jobs))
 
 
-def draw_graph(run: RunRecord, carried: dict[tuple[str, str], list[str]], *, tall: bool) -> Drawing:
-    """Draw the jobs of a run from left to right, or (`tall`) from top to bottom for narrow screens.
+def draw_graph(
+    jobs: Mapping[str, JobRecord],
+    carried: Mapping[tuple[str, str], list[str]],
+    *,
+    tall: bool,
+    captions: Mapping[str, str] = MappingProxyType({}),
+) -> Drawing:
+    """Draw the jobs of a run or a plan from left to right, or (`tall`) from top to bottom for narrow screens.
 
     `carried` lists the data that goes from one job to another. Raise `UsageError` when jobs depend on each other in a
     cycle.
     """
-    depends_on = {name: [source for source in job.depends_on if source in run.jobs] for name, job in run.jobs.items()}
+    depends_on = {name: [source for source in job.depends_on if source in jobs] for name, job in jobs.items()}
     boxes = _FULL
-    if len(run.jobs) > _MOST_FULL_BOXES:
-        longest = max(len(part) for job in run.jobs.values() for part in _names(job))
+    if len(jobs) > _MOST_FULL_BOXES:
+        longest = max(len(part) for job in jobs.values() for part in _names(job))
         boxes = replace(_COMPACT, width=44 + 7.6 * min(longest, _COMPACT.name_characters))
     spacing = (
         Spacing(boxes.height, boxes.width, gap_between_layers=40, gap_within_layer=18)
@@ -132,7 +143,7 @@ def draw_graph(run: RunRecord, carried: dict[tuple[str, str], list[str]], *, tal
         height=round(height + _MARGIN, 1),
         size=boxes,
         is_compact=boxes is not _FULL,
-        boxes=tuple(_box(run.jobs[name], boxes, layout, tall) for name in run.jobs),
+        boxes=tuple(_box(jobs[name], boxes, layout, tall) for name in jobs),
         arrows=tuple(
             Arrow(
                 path=_path(edge, spacing, tall),
@@ -140,6 +151,7 @@ def draw_graph(run: RunRecord, carried: dict[tuple[str, str], list[str]], *, tal
             )
             for edge in layout.edges
         ),
+        captions=captions,
     )
 
 
