@@ -70,6 +70,16 @@ def test_mistakes_are_written_as_pictures_with_both_classes(digits: Path, model:
             assert np.array_equal(np.asarray(picture), pixels[0])
 
 
+def test_a_task_that_makes_its_own_model_has_nothing_to_compare_with_a_base_model(
+    digits: Path, model: Path, tmp_path: Path
+) -> None:
+    arguments = training_arguments(digits, tmp_path / "trained", "tiny_task:TinyTask", "--max-steps", 1)
+    assert train_ddp.main([str(argument) for argument in arguments]) == 0
+    trained, evaluation = tmp_path / "trained/model", tmp_path / "evaluation"
+    assert run(digits, trained, evaluation, "--task", "tiny_task:TinyTask", "--base-model", model) == 0
+    assert json.loads((evaluation / "evaluation.json").read_text())["before"]["model"] == "guessing"
+
+
 def test_another_split_and_batch_give_their_own_figures(digits: Path, model: Path, tmp_path: Path) -> None:
     for name, size in (("a", 7), ("b", 500)):
         assert run(digits, model, tmp_path / name, "--split", "validation", "--micro-batch-size", size) == 0

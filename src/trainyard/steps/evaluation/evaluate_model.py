@@ -63,7 +63,9 @@ def run_evaluation(given: GivenSettings[Evaluate]) -> int:
             sample = _sample(settings, task, model, split, world, precision)
             mistakes = _mistakes(settings, task, model, split, world, precision)
         compared_with, before = task.untrained_is, task.untrained_figures(sums)
-        if settings.base_model is not None and settings.compare_with_base_model and compared_with == "guessing":
+        has_base_model = settings.base_model is not None and chosen.takes_base_model
+        if has_base_model and settings.compare_with_base_model and compared_with == "guessing":
+            assert settings.base_model is not None
             del model  # that device memory holds one of them is enough
             load_base = chosen.starting_from(find_model(settings.base_model)).on(manifest).new_model
             base_model = shard_to_evaluate(load_base, world) if settings.shard_model else load_base().to(world.device)

@@ -38,9 +38,14 @@ class ChosenTask:
     task_class: type[Task]
     settings: TaskSettings
 
+    @property
+    def takes_base_model(self) -> bool:
+        """Whether its models can be read from a folder; others make their own."""
+        return any(field.name == "model_type" for field in dataclasses.fields(self.settings))
+
     def starting_from(self, folder: Path) -> ChosenTask:
         """The same task with the model of a folder. StepError for a task that makes its own models."""
-        if not any(field.name == "model_type" for field in dataclasses.fields(self.settings)):
+        if not self.takes_base_model:
             raise StepError(f"--base-model {folder}: the task {self.name} has no setting model_type, and makes its own")
         changed: Mapping[str, Any] = {"model_type": str(folder)}
         return dataclasses.replace(self, settings=dataclasses.replace(self.settings, **changed))
