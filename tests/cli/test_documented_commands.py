@@ -59,6 +59,7 @@ SKIPPED = {
     "trainyard plan pipelines/fsdp.yaml --against": "needs a git history; tests/cli/test_plan_against.py makes one",
     "trainyard runs serve": "serves until Ctrl-C; tests/report/test_live.py ends it like this",
     "trainyard run pipelines/ddp.yaml --profile local --watch": "tests/cli/test_runs.py watches a smaller run",
+    "trainyard init --existing": "refuses in a project; tests/cli/test_foreign_repository.py runs it in others",
     "trainyard runs compare": "needs the names of two runs; tests/cli/test_runs.py compares some",
     "trainyard runs resume": "needs a failed run; tests/cli/test_running.py resumes one",
 }

@@ -117,6 +117,7 @@ def test_the_settings_name_no_baseline_elsewhere(trainyard: CommandLine, project
 
 
 WRITERS = {
+    "azure/recorder.py": "the recording, to stdout",
     "cli/plan_difference.py": "a revision is laid out in a temporary folder of its own",
     "cli/rendering_difference.py": "a rendering is written into a temporary folder of its own",
     "project_files.py": "the one function",

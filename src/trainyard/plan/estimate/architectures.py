@@ -95,7 +95,7 @@ _SHAPED_LIKE = {"megatron": "gpt2"}
 
 # Of names, since the table has dense models only: 8x7b, 30b-a3b (active parameters), and families without either.
 _EXPERTS = re.compile(
-    r"moe|\d+x[\d.]+b|\d+b-a\d|mixtral|deepseek-?(?:v[23]|r1)(?!.*distill)|gpt-oss|llama-?4|dbrx|grok|kimi-k2|glm-4\.5|jamba"
+    r"moe|\dx\d|\db-a\d|mixtral|deepseek-?(?:v[23]|r1)|gpt-oss|llama-?4|dbrx|grok|kimi-k2|glm-4\.5|jamba"
 )
 _MOST_NEAR = 5
 _KIND_OF_WEIGHTS = re.compile(r"[-_](?:hf|base|instruct|chat|it|pt|v\d+(?:\.\d+)*)$")
@@ -215,7 +215,7 @@ def find_architecture(name: str) -> Architecture:
     found = _by_plain_name().get(plain) or _by_name_without_dots().get(plain)
     if found is not None:
         return found
-    if _EXPERTS.search(name.lower()):
+    if _EXPERTS.search(name.lower()) and "distill" not in name.lower():
         raise _is_of_experts(name)
     names = [architecture.name for architecture in all_architectures()]
     near = get_close_matches(plain, names, n=_MOST_NEAR, cutoff=0.0)
