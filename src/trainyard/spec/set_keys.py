@@ -67,6 +67,8 @@ def _is_of_file(key: str, root: Node, known: set[str]) -> bool:
         job = jobs[name].value
     elif not steps or (len(steps) == 1 and steps[0] not in known):
         return False  # probably an input without `inputs.`, or a profile's key
+    if steps[0] == "input":
+        return False  # no job has such a key: what reads inputs names the one that is meant
     if steps[0] != "inputs":
         # `jobs.J.K.inputs.X` is an input of K in the pipeline that J is.
         return steps[0] != "jobs" and (steps[0] in job.entries or "inputs" not in steps)
