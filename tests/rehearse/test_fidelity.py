@@ -599,7 +599,7 @@ def test_a_downloaded_input_is_the_jobs_own(project: Project, place: str) -> Non
 
 @dataclass(frozen=True)
 class Sight:
-    """What a job sees on Azure ML: what its command prints, and where that is said."""
+    """The variables and paths that a job sees on Azure ML, each with its source."""
 
     prints: str
     command: str

@@ -212,7 +212,7 @@ def test_set_reaches_the_input_of_one_job(workspace: Any) -> None:
     ("key", "message"),
     [
         ("inputs.aa", "the pipeline has no input 'aa'. Did you mean 'a'?"),
-        ("jobs.wrk.inputs.a", "there is no job 'wrk'. Did you mean 'work'?"),
+        ("jobs.wrk.inputs.a", "unknown job 'wrk'. Did you mean 'work'?"),
         ("jobs.work.inputs.lr", "the job 'work' has no input 'lr'. Known here: 'a'."),
         ("jobs.work.input.a", "names no input. Did you mean 'jobs.work.inputs.a'?"),
         (

@@ -216,7 +216,7 @@ def _why_unknown(key: str, ports: Mapping[str, Port], settings: Sequence[str]) -
     if not scope:
         return f"the pipeline has no input {name!r}. {nearest}"
     if job not in jobs:
-        return f"there is no job {job!r}. {did_you_mean(job, jobs)}"
+        return f"unknown job {job!r}. {did_you_mean(job, jobs)}"
     return (
         f"the job {job!r} has no input {name!r}. {close_match(name, [*names, *settings]) or did_you_mean(name, names)}"
     )

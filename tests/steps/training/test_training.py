@@ -84,7 +84,7 @@ def test_what_a_training_writes(digits: Path, tmp_path: Path, capsys: pytest.Cap
 
 @pytest.mark.parametrize(("precision", "is_allowed"), [("highest", False), ("high", True)])
 def test_convolutions_are_as_exact_as_matrices(digits: Path, tmp_path: Path, precision: str, is_allowed: bool) -> None:
-    """cuDNN's TF32 is on by default, whatever is said of matrix products."""
+    """cuDNN has its own TF32 switch, which is on by default."""
     arguments = ("--matmul-precision", precision, "--max-steps", 1)
     try:
         assert train(digits, tmp_path, "tiny_task:TinyTask", *arguments) == 0
