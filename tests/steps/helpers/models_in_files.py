@@ -19,7 +19,7 @@ from trainyard.steps.data.dataset.manifest import read_manifest
 from trainyard.steps.runtime.entrypoint import end_process
 from trainyard.steps.runtime.world import World, join_world
 from trainyard.steps.training.adapters import new_model
-from trainyard.steps.training.engines.shared_model import ModelFromFiles, RowsOfRank, SharedModel, shared_model
+from trainyard.steps.training.engines.shared_model import RowsOfRank, SharedModel, shared_model
 from trainyard.steps.training.tasks.language_modeling import LanguageModeling
 
 
@@ -64,7 +64,7 @@ def found_of(folder: Path, data: Path, tuning: str, world: World) -> dict[str, A
         for block in [*built.module.modules()][::7]:  # part by part, as engines do
             built.materialize(block)
         built.materialize(built.module)
-        found[name] = equals(built, expected, shard) if isinstance(built, ModelFromFiles) else "built by rank 0"
+        found[name] = equals(built, expected, shard) if built.in_files else "built by rank 0"
         found[f"{name}: bytes"] = getattr(built, "bytes_read", None)
     found["elements"] = middles_equal(built, first, expected)
     return found

@@ -52,5 +52,5 @@ def exit_code_of(failure: BaseException) -> int:
 
 
 def first_line(failure: BaseException) -> str:
-    """Return the first line of an error's message; its type where it has none."""
-    return next(iter(str(failure).splitlines()), "") or type(failure).__name__
+    """Return the first line of an error's message that is not empty; its type where there is none."""
+    return next((line for line in str(failure).splitlines() if line.strip()), type(failure).__name__)

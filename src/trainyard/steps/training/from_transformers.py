@@ -12,7 +12,7 @@ import torch
 
 from trainyard.settings.files import file_sha256, os_errors_name
 from trainyard.settings.suggestions import closest
-from trainyard.steps.runtime.errors import StepError
+from trainyard.steps.runtime.errors import StepError, first_line
 from trainyard.steps.runtime.files import CONFIG_FILE, parse_json, sha256_of_json
 from trainyard.steps.runtime.world import World
 from trainyard.steps.training.weights_in_files import (
@@ -117,7 +117,7 @@ def load_model(folder: Path, needs: ModelNeeds) -> torch.nn.Module:
         raise StepError(f"{folder} is not a trained model: {CONFIG_FILE} is missing")
     if not has_weights(folder):
         raise StepError(f"{folder} is not a trained model: {WEIGHTS_FILE} is missing")
-    model = _with_weights(folder, None, needs, {}, head_may_be_new=False)
+    model = _with_weights(folder, _config_of(folder), needs, {}, head_may_be_new=False)
     config: Any = model.config
     needs.require_fit(config, f"the model in {folder}")
     return model
@@ -162,24 +162,19 @@ def _from_folder(folder: Path, settings: Mapping[str, Any], needs: ModelNeeds) -
 
 
 def _with_weights(
-    folder: Path, config: Any | None, needs: ModelNeeds, options: Mapping[str, Any], *, head_may_be_new: bool
+    folder: Path, config: Any, needs: ModelNeeds, options: Mapping[str, Any], *, head_may_be_new: bool
 ) -> torch.nn.Module:
     """Return the model with its weights, or without them where they stay in files, or are not wanted."""
 
-    def own_config() -> Any:
-        return _config_of(folder) if config is None else config
-
     def without_weights() -> torch.nn.Module:
-        return _build(str(folder), lambda: _from_config(own_config(), needs))
+        return _build(str(folder), lambda: _from_config(config, needs))
 
-    model: torch.nn.Module
     if weights_may_stay_in_files():
-        model = leave_in_files(folder, own_config(), without_weights)
-    elif only_shapes_are_wanted():
-        model = without_weights()
-    else:
-        model = _pretrained(folder, needs, options, head_may_be_new=head_may_be_new)
-    return model
+        model: torch.nn.Module = leave_in_files(folder, config, without_weights)
+        return model
+    if only_shapes_are_wanted():
+        return without_weights()
+    return _pretrained(folder, needs, options, head_may_be_new=head_may_be_new)
 
 
 def _config_of(folder: Path) -> Any:
@@ -188,7 +183,7 @@ def _config_of(folder: Path) -> Any:
     try:
         return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except Exception as failure:  # whatever a file of the user's makes transformers raise
-        raise StepError(f"--model-type {folder}: its {CONFIG_FILE} cannot be used: {_first_line(failure)}") from None
+        raise StepError(f"{folder}: its {CONFIG_FILE} cannot be used: {first_line(failure)}") from None
 
 
 def has_weights(folder: Path) -> bool:
@@ -270,7 +265,7 @@ def _build(what: str, build: Callable[[], Any]) -> torch.nn.Module:
     try:
         model: torch.nn.Module = build()
     except Exception as failure:
-        raise StepError(f"transformers cannot build the model {what}: {_first_line(failure)}") from None
+        raise StepError(f"transformers cannot build the model {what}: {first_line(failure)}") from None
     config: Any = model.config
     if hasattr(config, "auto_map"):
         # Names code in the folder, which is not run: nor may whoever loads the trained model be led to it.
@@ -314,7 +309,3 @@ def _own_names(settings: Mapping[str, Any], config: Any) -> dict[str, Any]:
             raise StepError(f"--model-overrides: {name} is {value}; expected a number of at least 0")
         own[own_name] = value
     return own
-
-
-def _first_line(failure: BaseException) -> str:
-    return next((line for line in str(failure).splitlines() if line.strip()), type(failure).__name__)

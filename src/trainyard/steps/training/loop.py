@@ -85,14 +85,15 @@ def take_step(run: TrainingRun, step: Step, micro_batches: list[MicroBatch]) -> 
     run.observer.step_begins(step, micro_batches)
     terms = loss_terms(run, step, micro_batches)
     loss_sum = forward_and_backward(run, micro_batches, terms)
-    run.observer.update_begins()
+    run.observer.begins("optimizer step")
     run.checkpoints.before_update()
     learning_rate = run.schedule(step.number)
     gradient_norm = run.engine.step(learning_rate)
     if run.engine.average is not None:
         run.engine.average.update(step.number)
-    counts = total_counts(batch.counts for batch in micro_batches if not batch.is_stand_in)
-    return TakenStep(step, learning_rate, loss_sum, terms, gradient_norm, run.observer.step_ends(), counts)
+    marks = run.observer.step_ends()
+    counts = total_counts(batch.counts for batch in micro_batches)
+    return TakenStep(step, learning_rate, loss_sum, terms, gradient_norm, marks, counts)
 
 
 def forward_and_backward(run: TrainingRun, micro_batches: list[MicroBatch], step_terms: float) -> torch.Tensor:
@@ -100,7 +101,7 @@ def forward_and_backward(run: TrainingRun, micro_batches: list[MicroBatch], step
     loss_sum = torch.zeros((), dtype=torch.float64, device=run.world.device)
     for batch in micro_batches:
         with run.engine.micro_batch(is_last=batch.is_last):
-            run.observer.forward_begins()
+            run.observer.begins("forward pass")
             with run.precision.autocast():
                 loss = run.task.loss(run.engine.model, batch.tensors)
             if batch.is_stand_in:
@@ -116,7 +117,7 @@ def loss_terms(run: TrainingRun, step: Step, micro_batches: list[MicroBatch]) ->
     """Return how many terms the step's loss has over all ranks: what its sum is divided by."""
     if not run.task.loss_terms_vary:
         return float(step.samples * run.task.loss_terms(micro_batches[0].tensors) // micro_batches[0].samples)
-    own = sum(batch.loss_terms for batch in micro_batches if not batch.is_stand_in)
+    own = sum(batch.loss_terms for batch in micro_batches)
     # Counted and summed on the host, over gloo: the count is needed here, and a GPU need not be waited for.
     return max(1.0, run.world.sum(torch.tensor(own, dtype=torch.float64)).item())
 
@@ -222,7 +223,7 @@ def validate(run: TrainingRun) -> Mapping[str, float]:
                 samples=run.validation.samples,
                 in_lockstep=run.engine.forwards_in_lockstep,
                 stop_is_raised=run.stop_request.is_raised,
-                on_batch=run.observer.still_at_work,
+                on_batch=run.observer.hang_watch.still_at_work,
             )
     finally:
         restore_random_state(state, run.world.device)

@@ -22,11 +22,11 @@ from trainyard.steps.training.engines.blocks import check_blocks
 from trainyard.steps.training.engines.engine import Engine
 from trainyard.steps.training.from_transformers import model_digest, model_folder
 from trainyard.steps.training.observing.hang_watch import HangWatch
-from trainyard.steps.training.observing.observer import ProfiledSteps, parse_profile_steps
+from trainyard.steps.training.observing.observer import parse_profile_steps
 from trainyard.steps.training.samples.training_data import TrainingData, read_training_data
 from trainyard.steps.training.tasks.chosen import ChosenTask, choose_task
 from trainyard.steps.training.tasks.task import Task
-from trainyard.steps.training.used_settings import UsedSettings
+from trainyard.steps.training.used_settings import UsedSettings, differing_values
 from trainyard.steps.training.validation import check_validation
 
 
@@ -41,7 +41,7 @@ class CheckedRequest:
     batch: BatchArithmetic
     chosen_task: ChosenTask
     task: Task
-    profiled_steps: ProfiledSteps | None
+    profiled_steps: range | None
     used: UsedSettings
     """All settings, those of the task too."""
     most_samples: int | None
@@ -136,24 +136,12 @@ def _most_samples(settings: Training, task: Task) -> int | None:
 
 def require_same_settings(request: CheckedRequest, world: World) -> None:
     """StepError, on every rank, names the settings that differ between ranks, with their values."""
-    own = _same_on_all_ranks(request)
-    if len(set(world.gather(hashlib.sha256(repr(sorted(own.items())).encode()).hexdigest()))) == 1:
-        return
-    by_rank = world.gather(own)
-    differing = []
-    for name in sorted(set().union(*by_rank)):
-        ranks_with: dict[str, list[int]] = {}
-        for rank, values in enumerate(by_rank):
-            ranks_with.setdefault(repr(values.get(name)), []).append(rank)
-        if len(ranks_with) > 1:
-            values_by_rank = (f"{value} on {ranks_in_words(ranks)}" for value, ranks in ranks_with.items())
-            differing.append(f"{name} is {', '.join(values_by_rank)}")
-    raise StepError(f"ranks were started differently: {'; '.join(differing)}; start all with the same command")
-
-
-def _same_on_all_ranks(request: CheckedRequest) -> dict[str, Any]:
-    """Return what must be the same on every rank. Of files the content counts, since paths may differ by node."""
     used = request.used
     files = {name: value for name, value in used.values().items() if isinstance(value, Path) and value.is_file()}
+    # Of files the content counts, since paths may differ by node.
     contents = {name: file_sha256(file) for name, file in files.items()}
-    return {**used.values("identity", "numbers", "nothing"), **contents, "dataset": request.data.digest()}
+    own = {**used.values("identity", "numbers", "nothing"), **contents, "dataset": request.data.digest()}
+    if len(set(world.gather(hashlib.sha256(repr(sorted(own.items())).encode()).hexdigest()))) == 1:
+        return
+    differing = differing_values(world.gather(own), ranks_in_words)
+    raise StepError(f"ranks were started differently: {differing}; start all with the same command")

@@ -44,7 +44,7 @@ from trainyard.steps.training.randomness import ask_for_determinism, random_stat
 from trainyard.steps.training.request import CheckedRequest, check_request, require_same_settings
 from trainyard.steps.training.samples.batches import Prepared, Tensors
 from trainyard.steps.training.samples.plan import Progress, TrainingPlan
-from trainyard.steps.training.stopping import ScheduledEvents, StopRequest, choose_url
+from trainyard.steps.training.stopping import ScheduledEvents, StopRequest, choose_url, stop_in_words
 from trainyard.steps.training.tasks.task import Task, require_loss
 from trainyard.steps.training.validation import SPLIT, Metric, Validation
 
@@ -80,7 +80,9 @@ def run_training(
         if steps:
             world.log(f"at the end: {memory_summary(world)}; {run.observer.measures.summary(seconds)}")
         if not is_complete:
-            return _log_stop(run, steps)
+            reasons = world.gather(stop_request.reason)
+            world.log(stop_in_words(reasons, run.progress.step, run.plan.total_steps, has_stepped=steps > 0))
+            return STOPPED_EXIT_CODE
         validation = run.observer.recorder.last_validation
         figures = "".join(f", validation {name} {value:.4f}" for name, value in validation.items())
         world.log(f"trained {steps} steps in {seconds:.1f} s{figures}; {settings.model}")
@@ -140,7 +142,7 @@ def _train_and_save(run: TrainingRun, request: CheckedRequest, train_to_the_end:
         with run.observer.long_work("saving the model"):
             run.engine.align_ranks()
             model = run.engine.whole_model()
-        run.world.let_main_work(save, run.observer.still_at_work)
+        run.world.let_main_work(save, run.observer.hang_watch.still_at_work)
     restore_random_state(state, run.world.device)
     save_last_checkpoint(run)
     if failures:
@@ -163,18 +165,6 @@ def warm_up(run: TrainingRun) -> None:
     restore_random_state(state, run.world.device)
 
 
-def _log_stop(run: TrainingRun, steps: int) -> int:
-    reasons = " and ".join(sorted({reason for reason in run.world.gather(run.stop_request.reason) if reason}))
-    if steps:
-        run.world.log(
-            f"stopped after step {run.progress.step} of {run.plan.total_steps} because of {reasons}; its checkpoint is "
-            "committed: run the same command again to continue from it"
-        )
-    else:
-        run.world.log(f"stopped before the first step because of {reasons}; run the same command again to start")
-    return STOPPED_EXIT_CODE
-
-
 def build_training(
     request: CheckedRequest, world: World, stop_request: StopRequest, hang_watch: HangWatch, opened: ExitStack
 ) -> TrainingRun:
@@ -195,9 +185,9 @@ def build_training(
     held_out = SplitReader(settings.data, manifest, SPLIT) if SPLIT in manifest.splits else None
     validation = Validation(settings, task, held_out)
     plan = TrainingPlan(train_split.samples, request.batch, settings.epochs, settings.max_steps, request.most_samples)
-    if request.profiled_steps is not None and request.profiled_steps.first > plan.total_steps:
+    if request.profiled_steps is not None and request.profiled_steps[0] > plan.total_steps:
         raise StepError(
-            f"--profile-steps {request.profiled_steps}: this training has {plan.total_steps} steps; choose some of them"
+            f"--profile-steps {settings.profile_steps}: this training has {plan.total_steps} steps; choose some of them"
         )
     precision = Precision(settings.precision, world.device, by_autocast=request.engine_class.uses_autocast)
     engine = _build_engine(request, world, hang_watch)

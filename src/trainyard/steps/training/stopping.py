@@ -9,7 +9,7 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -69,6 +69,17 @@ class StopRequest:
 
     def _on_signal(self, signal_number: int, _: FrameType | None) -> None:
         self.ask(signal.Signals(signal_number).name)
+
+
+def stop_in_words(reasons: Iterable[str | None], step: int, total_steps: int, *, has_stepped: bool) -> str:
+    """Return what to log of a training that was asked to stop, for the reasons of its ranks."""
+    because = f"because of {' and '.join(sorted({reason for reason in reasons if reason}))}"
+    if not has_stepped:
+        return f"stopped before the first step {because}; run the same command again to start"
+    return (
+        f"stopped after step {step} of {total_steps} {because}; its checkpoint is committed: run the same command "
+        "again to continue from it"
+    )
 
 
 def choose_url(setting: str | None, environment: Mapping[str, str]) -> str | None:

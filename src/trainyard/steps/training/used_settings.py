@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,22 +21,22 @@ _LONGEST_PRINTED = 60
 class UsedSetting:
     """One setting of a step or of its task."""
 
-    name: str
+    field: dataclasses.Field[Any]
     value: Any
-    default: Any
     origin: str
     """Where the value was given, such as `settings/ddp.yaml:7` or `--epochs`; `default` where it was not."""
-    on_resume: OnResume
-    is_mapping: bool
+
+    @property
+    def default(self) -> Any:
+        """The value where none is given."""
+        return None if self.field.default is dataclasses.MISSING else self.field.default
 
     @property
     def compared(self) -> Any:
         """The value, of a mapping its members however they were written."""
-        if self.is_mapping and isinstance(self.value, str):
-            try:
+        if self.field.metadata.get("is_mapping", False) and isinstance(self.value, str):
+            with suppress(ValueError):  # an error is reported where the mapping is used
                 return json.loads(self.value)
-            except ValueError:
-                return self.value  # an error is reported where the mapping is used
         return self.value
 
 
@@ -45,33 +46,26 @@ class UsedSettings:
     def __init__(self, step: Any, task: TaskSettings | None, origins: Mapping[str, str]) -> None:
         parts = [step] if task is None else [step, task]
         self._settings = {
-            field.name: UsedSetting(
-                name=field.name,
-                value=getattr(part, field.name),
-                default=None if field.default is dataclasses.MISSING else field.default,
-                origin=origins.get(field.name, "default"),
-                on_resume=field.metadata.get("on_resume") or "identity",
-                is_mapping=field.metadata.get("is_mapping", False),
-            )
+            field.name: UsedSetting(field, getattr(part, field.name), origins.get(field.name, "default"))
             for part in parts
             for field in dataclasses.fields(part)
         }
 
     def values(self, *meanings: OnResume) -> dict[str, Any]:
         """Return the values of all settings, or of those whose change has one of the meanings."""
-        return {setting.name: setting.value for setting in self._chosen(meanings)}
+        return {name: setting.value for name, setting in self._chosen(meanings)}
 
     def compared(self, meaning: OnResume) -> dict[str, Any]:
         """Return what a resumed training compares of the settings whose change has the meaning."""
-        return {setting.name: setting.compared for setting in self._chosen((meaning,))}
+        return {name: setting.compared for name, setting in self._chosen((meaning,))}
 
     def defaults(self) -> dict[str, Any]:
         """Return the default of each setting."""
-        return {setting.name: setting.default for setting in self._settings.values()}
+        return {name: setting.default for name, setting in self._settings.items()}
 
     def origins(self) -> dict[str, str]:
         """Return where each setting's value comes from."""
-        return {setting.name: setting.origin for setting in self._settings.values()}
+        return {name: setting.origin for name, setting in self._settings.items()}
 
     def for_mlflow(self) -> dict[str, Any]:
         """Return what to compare runs by: nothing that differs from attempt to attempt, such as folders."""
@@ -83,9 +77,9 @@ class UsedSettings:
     def __str__(self) -> str:
         """The settings that differ from their defaults, a line each with its value and origin; no folders and files."""
         changed = [
-            (setting.name, cut(str(setting.value), _LONGEST_PRINTED), setting.origin)
-            for setting in self._settings.values()
-            if setting.value != setting.default and not isinstance(setting.value, Path) and setting.name != "overrides"
+            (name, cut(str(setting.value), _LONGEST_PRINTED), setting.origin)
+            for name, setting in self._settings.items()
+            if setting.value != setting.default and not isinstance(setting.value, Path) and name != "overrides"
         ]
         if not changed:
             return "all settings have their defaults"
@@ -94,7 +88,20 @@ class UsedSettings:
         lines = [f"  {name:{name_width}}  {value:{value_width}}  {origin}" for name, value, origin in changed]
         return "\n".join(["settings that differ from their defaults:", *lines])
 
-    def _chosen(self, meanings: tuple[OnResume, ...]) -> Iterator[UsedSetting]:
-        for setting in self._settings.values():
-            if not meanings or setting.on_resume in meanings:
-                yield setting
+    def _chosen(self, meanings: tuple[OnResume, ...]) -> Iterator[tuple[str, UsedSetting]]:
+        for name, setting in self._settings.items():
+            if not meanings or (setting.field.metadata.get("on_resume") or "identity") in meanings:
+                yield name, setting
+
+
+def differing_values(by_rank: Sequence[Mapping[str, Any]], ranks_in_words: Callable[[list[int]], str]) -> str:
+    """Return in words which values differ between ranks, and which ranks have which; nothing if all are the same."""
+    differing = []
+    for name in sorted(set().union(*by_rank)):
+        ranks_with: dict[str, list[int]] = {}
+        for rank, values in enumerate(by_rank):
+            ranks_with.setdefault(repr(values.get(name)), []).append(rank)
+        if len(ranks_with) > 1:
+            values_by_rank = (f"{value} on {ranks_in_words(ranks)}" for value, ranks in ranks_with.items())
+            differing.append(f"{name} is {', '.join(values_by_rank)}")
+    return "; ".join(differing)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
@@ -95,7 +95,7 @@ def prepare_blocks(model: torch.nn.Module, settings: Training) -> None:
             _recompute(block, only_cheap=settings.checkpointed_operators == "cheap")
     if settings.activation_offload:
         for block in blocks:
-            _offload(block)
+            forward_within(block, activations_in_main_memory)
     if settings.compile:
         import torch._dynamo
 
@@ -163,16 +163,16 @@ def _keeping_what_takes_long() -> tuple[AbstractContextManager[Any], AbstractCon
     return found
 
 
-def _offload(block: torch.nn.Module) -> None:
-    """Keep what the block saves for the backward pass in main memory."""
-    forward = block.forward
+def forward_within(module: torch.nn.Module, context: Callable[[], AbstractContextManager[Any]]) -> None:
+    """Enter a context around each forward pass of a module. A wrapper module would change the parameters' names."""
+    forward = module.forward
 
     @functools.wraps(forward)
-    def offloaded(*arguments: Any, **named: Any) -> Any:
-        with activations_in_main_memory():
+    def within(*arguments: Any, **named: Any) -> Any:
+        with context():
             return forward(*arguments, **named)
 
-    block.forward = offloaded
+    module.forward = within
 
 
 class _Kept(NamedTuple):

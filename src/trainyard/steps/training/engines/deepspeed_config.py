@@ -12,7 +12,6 @@ from trainyard.settings.deepspeed_configuration import (
     AUTO,
     MAKE_THEM_AGREE,
     RENDERED_HEADER,
-    ConfiguredSetting,
     configured_settings,
     contradiction,
     did_you_mean,
@@ -23,7 +22,6 @@ from trainyard.settings.deepspeed_configuration import (
     value_of_configured,
 )
 from trainyard.settings.files import os_errors_name
-from trainyard.settings.step_fields import StepField
 from trainyard.settings.steps.training import TrainDeepSpeed
 from trainyard.settings.task_fields import TaskError, fields_with_task
 from trainyard.steps.runtime.errors import StepError
@@ -53,30 +51,21 @@ def with_configured_settings(given: GivenSettings[TrainDeepSpeed], world_size: i
         configured = found.get(field.name)
         if configured is None:
             continue
-        value = _value(file, field, configured)
-        if field.name in origins:
-            _refuse_contradiction(file, configured, value, {**vars(given.step), **given.task}[field.name], origins)
+        try:
+            value = value_of_configured(field, configured)
+        except ValueError as error:
+            raise StepError(f"{file}: {configured.path}: {error}") from None
+        if (origin := origins.get(field.name)) is not None:
+            of_step = {**vars(given.step), **given.task}[field.name]
+            if configured.is_written and not is_same(value, of_step):
+                raise StepError(
+                    f"{file}: {configured}, but the step has {in_json(of_step)} ({origin}); {MAKE_THEM_AGREE}"
+                )
             continue
         target = own if field in own_fields else task_values
         target[field.name] = value
         origins[field.name] = f"{short_name(file)}: {configured.path}"
     return GivenSettings(dataclasses.replace(given.step, **own), task_values, origins)
-
-
-def _value(file: Path, field: StepField, configured: ConfiguredSetting) -> Any:
-    try:
-        return value_of_configured(field, configured)
-    except ValueError as error:
-        raise StepError(f"{file}: {configured.path}: {error}") from None
-
-
-def _refuse_contradiction(
-    file: Path, configured: ConfiguredSetting, value: Any, given: Any, origins: Mapping[str, str]
-) -> None:
-    if configured.is_written and not is_same(value, given):
-        raise StepError(
-            f"{file}: {configured}, but the step has {in_json(given)} ({origins[configured.name]}); {MAKE_THEM_AGREE}"
-        )
 
 
 def read_deepspeed_config(settings: TrainDeepSpeed, batch: BatchArithmetic) -> dict[str, Any]:

@@ -8,7 +8,6 @@ DeepSpeed's own, needs no compiler on the machine.
 from __future__ import annotations
 
 import logging
-import math
 import os
 import warnings
 from collections.abc import Iterator, Mapping
@@ -23,7 +22,7 @@ from trainyard.settings.batch_arithmetic import BatchArithmetic
 from trainyard.settings.steps.training import TrainDeepSpeed, Training
 from trainyard.steps.runtime.errors import SetupError, StepError
 from trainyard.steps.runtime.world import World
-from trainyard.steps.training.engines.blocks import find_blocks, prepare_blocks
+from trainyard.steps.training.engines.blocks import find_blocks, forward_within, prepare_blocks
 from trainyard.steps.training.engines.deepspeed_config import (
     check_sections,
     read_deepspeed_config,
@@ -105,15 +104,19 @@ class DeepSpeedEngine(Engine):
         weights = dict(module.named_parameters())
         # Of whole parameters: in stage 3 the parameters themselves are empty between steps.
         self._shapes = {name: tuple(parameter.shape) for name, parameter in weights.items()}
-        config = _sized(config, self.parameter_count())
+        self._parameter_count = sum(parameter.numel() for parameter in weights.values())
+        config = _sized(config, self._parameter_count)
         prepare_blocks(module, parts.settings)
         _compute_in(module, self._stage, dtype, world.device)
 
         for part in [*find_blocks(module), module]:
             built.materialize(part)
             if self._stage == 3:
-                # At once, so that no rank ever holds the whole model.
-                _divide_parameters(deepspeed, part, dtype, config)
+                # At once, each rank its part of rank 0's parameters, so that none ever holds the whole model.
+                for parameter in part.parameters():
+                    if not hasattr(parameter, "ds_id"):  # else DeepSpeed already has it
+                        parameter.data = parameter.data.to(dtype)
+                deepspeed.zero.Init(module=part, config_dict_or_path=config)
         parameters = dict(module.named_parameters())
         self._adamw = stateless_optimizer(
             [parameter for name, parameter in parameters.items() if len(self._shapes[name]) >= 2],
@@ -198,10 +201,6 @@ class DeepSpeedEngine(Engine):
                 scaler = self._zero.loss_scaler
                 setattr(scaler, name, type(getattr(scaler, name))(scalars[f"{_SCALER_KEY}{name}"]))
 
-    def parameter_count(self) -> int:
-        """Return the number counted before sharding."""
-        return sum(math.prod(shape) for shape in self._shapes.values())
-
     def whole_model(self) -> torch.nn.Module:
         """Return, on rank 0, a new model in main memory with the fp32 masters; an empty one elsewhere."""
         return whole_model(self._parts.new_model, self.fragments(), self.world, self._parts.still_at_work)
@@ -258,30 +257,10 @@ def _compute_in(module: torch.nn.Module, stage: int, dtype: torch.dtype, device:
     if dtype is torch.float32:
         return
     if stage == 0:
-        _forward_in_autocast(module, device.type, dtype)
+        forward_within(module, lambda: torch.autocast(device.type, dtype=dtype))
         return
     for unit in [*find_blocks(module), module]:
         _forward_of_cast_inputs(unit, dtype)
-
-
-def _divide_parameters(deepspeed: Any, part: torch.nn.Module, dtype: torch.dtype, config: dict[str, Any]) -> None:
-    """Leave each rank its part of rank 0's parameters, one parameter after another, on its device: stage 3."""
-    for parameter in part.parameters():
-        if not hasattr(parameter, "ds_id"):  # else DeepSpeed already has it
-            parameter.data = parameter.data.to(dtype)
-    deepspeed.zero.Init(module=part, config_dict_or_path=config)
-
-
-def _forward_in_autocast(module: torch.nn.Module, device_type: str, dtype: torch.dtype) -> None:
-    """Let autocast choose each operation's precision, with fp32 parameters."""
-    forward = module.forward
-
-    @wraps(forward)
-    def cast(*arguments: Any, **named: Any) -> Any:
-        with torch.autocast(device_type, dtype=dtype):
-            return forward(*arguments, **named)
-
-    module.forward = cast
 
 
 def _forward_of_cast_inputs(module: torch.nn.Module, dtype: torch.dtype) -> None:

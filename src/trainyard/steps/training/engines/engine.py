@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,6 +54,8 @@ class Engine(ABC):
     loss_scale: LossScale
     model: torch.nn.Module
     """The wrapped model: what a task's loss calls."""
+    _parameter_count: int
+    """Counted before any were sharded."""
 
     forwards_in_lockstep = False
     """Whether all ranks must make equally many forward passes, also when evaluating. Known once built."""
@@ -75,9 +77,9 @@ class Engine(ABC):
     def __init__(self, parts: EngineParts) -> None:
         """Build and wrap the model, and its optimizer with its state, so that `fragments` is complete."""
 
-    @abstractmethod
     def micro_batch(self, *, is_last: bool) -> AbstractContextManager[object]:
         """Return a context for one forward and backward pass; gradients are exchanged in the last one of a step."""
+        return nullcontext()
 
     def warm_up(self, loss: Callable[[], torch.Tensor]) -> None:  # noqa: B027 (most need nothing)
         """Do what the engine would otherwise do in its first step, so that every attempt computes the same bits."""
@@ -147,9 +149,9 @@ class Engine(ABC):
         """Restore what `scalars` returned; initial values where it is missing."""
         self.loss_scale.restore(scalars)
 
-    @abstractmethod
     def parameter_count(self) -> int:
         """Return the number of the model's parameters, over all ranks."""
+        return self._parameter_count
 
     def trained_parameter_count(self) -> int:
         """Return the number of those that are trained."""

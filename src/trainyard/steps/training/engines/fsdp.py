@@ -151,10 +151,6 @@ class FSDPEngine(Engine):
         for unit in self._units:
             unit.reshard()
 
-    def parameter_count(self) -> int:
-        """Return the number counted before sharding."""
-        return self._parameter_count
-
     def whole_model(self) -> torch.nn.Module:
         """Return, on rank 0, a new model in main memory with the trained weights; an empty one elsewhere."""
         own = [fragment for fragment in self.state() if fragment.copy == 0]

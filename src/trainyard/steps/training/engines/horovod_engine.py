@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
@@ -53,13 +53,8 @@ class HorovodEngine(ReplicaEngine):
             self._exchange.is_open = False
 
     def warm_up(self, loss: Callable[[], torch.Tensor]) -> None:
-        """Find out whether there are parameters without a gradient. In evaluation mode, as DDP's warm-up."""
-        with torch.compiler.set_stance("force_eager") if self._is_compiled else nullcontext():
-            self._replica.eval()
-            loss().backward()
-        self._some_are_unused = any(parameter.grad is None for parameter in self._trained)
-        self._optimizer.zero_grad()
-        self._replica.train()
+        """Find out whether there are parameters without a gradient."""
+        self._some_are_unused = self.find_unused_parameters(loss)
 
     def backward(self, loss_sum: torch.Tensor, step_terms: float) -> None:
         """Add this rank's part of the gradient. Ranks' parts are summed, so each is of the whole step's mean."""

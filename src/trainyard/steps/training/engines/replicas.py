@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -39,16 +39,37 @@ class ReplicaEngine(Engine):
         self._clip_norm, self._is_compiled = settings.gradient_clip_norm, settings.compile
         self.loss_scale = LossScale(self.world.device, enabled=settings.precision == "fp16")
         self.model = self._replica = parts.new_model().to(self.world.device)
+        self._parameter_count = sum(parameter.numel() for parameter in self._replica.parameters())
+        self._trained = [parameter for parameter in self._replica.parameters() if parameter.requires_grad]
+        if not self.prepares_model():
+            return
         refuse_other_layouts(self._replica)
         prepare_blocks(self._replica, settings)
-        self._optimizer = new_optimizer(self._replica.parameters(), parts.optimizer)
-        self._trained = [parameter for parameter in self._replica.parameters() if parameter.requires_grad]
+        self.optimizer = new_optimizer(self._replica.parameters(), parts.optimizer)
+
+    def prepares_model(self) -> bool:
+        """Return whether the model has no optimizer of its own, and is computed as the settings say."""
+        return True
+
+    def find_unused_parameters(self, loss: Callable[[], torch.Tensor]) -> bool:
+        """Return whether a backward pass leaves parameters without a gradient.
+
+        In evaluation mode, so that no running statistics change. A compiled model must be compiled for its
+        micro-batches, not for a single sample.
+        """
+        with torch.compiler.set_stance("force_eager") if self._is_compiled else nullcontext():
+            self.model.eval()
+            loss().backward()
+        found = any(parameter.grad is None for parameter in self._trained)
+        self.optimizer.zero_grad()
+        self.model.train()
+        return found
 
     def step(self, learning_rate: float) -> torch.Tensor:
         """Clip and take the optimizer's step. The gradient is the same on every rank."""
         norm = torch.nn.utils.get_total_norm([p.grad for p in self._trained if p.grad is not None])
         return optimizer_step(
-            self._optimizer, self.loss_scale, norm, clip_norm=self._clip_norm, learning_rate=learning_rate
+            self.optimizer, self.loss_scale, norm, clip_norm=self._clip_norm, learning_rate=learning_rate
         )
 
     def evaluation_model(self) -> torch.nn.Module:
@@ -57,11 +78,7 @@ class ReplicaEngine(Engine):
 
     def fragments(self) -> list[Fragment]:
         """Return whole tensors: every rank has all of them."""
-        return replicated_state(self._replica, self._optimizer)
-
-    def parameter_count(self) -> int:
-        """Count the replica's parameters."""
-        return sum(parameter.numel() for parameter in self._replica.parameters())
+        return replicated_state(self._replica, self.optimizer)
 
     def whole_model(self) -> torch.nn.Module:
         """Return the replica."""
@@ -91,10 +108,6 @@ class SingleEngine(ReplicaEngine):
         if _is_data_parallel(parts.settings) and torch.cuda.device_count() > 1:
             self.model = torch.nn.DataParallel(self._replica)
             parts.world.log(f"DataParallel on {torch.cuda.device_count()} GPUs")
-
-    def micro_batch(self, *, is_last: bool) -> AbstractContextManager[object]:
-        """Return nothing to enter: there is no one to exchange gradients with."""
-        return nullcontext()
 
 
 def _is_data_parallel(settings: Training) -> bool:
@@ -134,20 +147,14 @@ class DDPEngine(ReplicaEngine):
         DDP searches each step for parameters without a gradient, which takes time, only if there are some. It chooses
         its buckets after the first backward pass, and they decide in which order the numbers of three or more ranks are
         added. Chosen before the first step of every attempt, they make a resumed training add in the same order as an
-        uninterrupted one. In evaluation mode, so that no running statistics change.
+        uninterrupted one.
         """
-        # A compiled model must be compiled for its micro-batches, not for a single sample.
-        with torch.compiler.set_stance("force_eager") if self._is_compiled else nullcontext():
-            self._ddp.eval()
-            with self._ddp.no_sync():
-                loss().backward()
-            if any(parameter.grad is None for parameter in self._trained):
-                self._optimizer.zero_grad()
-                self.model = self._ddp = self._wrapped(find_unused_parameters=True)
-            if self.world.size > 2:
-                loss().backward()
-            self._optimizer.zero_grad()
-            self._ddp.train()
+        with self._ddp.no_sync():
+            are_unused = self.find_unused_parameters(loss)
+        if are_unused:
+            self.model = self._ddp = self._wrapped(find_unused_parameters=True)
+        if self.world.size > 2:
+            self.find_unused_parameters(loss)
 
     def _wrapped(self, *, find_unused_parameters: bool = False) -> DistributedDataParallel:
         ddp = DistributedDataParallel(

@@ -54,38 +54,61 @@ def shared_model(
     """
     found = model_in_files(new_model)
     if world.sum(torch.tensor(float(found is None))).item() > 0 or found is None:
-        built = built_by_rank_zero(new_model, world, still_at_work)
-        return SharedModel(built or without_memory(new_model), world)
-    return ModelFromFiles(found, world, still_at_work, shard)
+        found = ModelInFiles(built_by_rank_zero(new_model, world, still_at_work) or without_memory(new_model), {})
+    return SharedModel(found, world, still_at_work, shard)
 
 
 class SharedModel:
-    """A model built on the CPU by rank 0, and without memory by the others, until `materialize` sends them the weights.
+    """A model that reaches every rank part by part, so that an engine can shard one before the next arrives.
 
-    Part by part, so that an engine can shard one before the next arrives. A tensor with several names stays one tensor.
+    What is in files is read: this rank's rows, or in turn whole tensors, which ranks then send each other. In either
+    case ranks read at the same time, and of whole tensors each byte once. Everything else comes from rank 0: a model
+    that it has built, or what goes with one in files, such as new adapters. A tensor with several names stays one.
     """
 
-    def __init__(self, module: torch.nn.Module, world: World) -> None:
-        self.module, self._world = module, world
+    def __init__(
+        self, found: ModelInFiles, world: World, still_at_work: Callable[[], None], shard: RowsOfRank | None
+    ) -> None:
+        self.module, self.in_files = found.module, found.weights
+        self.bytes_read = 0
+        """From the files, on this rank."""
+        self._world, self._still_at_work, self._shard = world, still_at_work, shard
         self._materialized: set[torch.nn.Module] = set()
         # A tensor is kept here only until the last place that refers to it has the new one.
         self._places = Counter(tensor for owner in self.module.modules() for _, _, tensor in own_tensors(owner))
         self._arrived: dict[torch.Tensor, torch.Tensor] = {}
+        self._turns = _readers(self.in_files, world.size)
+        """Which rank reads a whole tensor."""
+        self._read: dict[torch.Tensor, torch.Tensor] = {}
+        """By this rank, for the part that is being materialized."""
 
     def materialize(self, part: torch.nn.Module) -> None:
-        """Put a part on every rank's device, unless it already is: parameters, and all buffers, saved or not."""
+        """Put a part on every rank's device, unless it already is: parameters, and all buffers, saved or not.
+
+        It is read before any of it is sent, so that ranks do not wait for each other's files one by one.
+        """
+        self._still_at_work()
+        with FileReader() as reader:
+            for tensor in dict.fromkeys(tensor for owner in part.modules() for _, _, tensor in own_tensors(owner)):
+                if tensor in self.in_files and tensor not in self._arrived:
+                    self._read_own(tensor, reader)
+        self.bytes_read += reader.bytes_read
         for owner in part.modules():
             if owner not in self._materialized:
                 self._materialized.add(owner)
                 for tensors, name, tensor in own_tensors(owner):
                     tensors[name] = self._arrive(tensor)
+        self._read.clear()
 
     def elements(self, tensor: torch.Tensor, start: int, stop: int) -> torch.Tensor:
         """Return a range of a flattened tensor on this rank's device: of one that the model had before `materialize`.
 
         Every rank calls it for the same tensors.
         """
-        return from_rank_zero(tensor, self._world).view(-1)[start:stop]
+        if tensor not in self.in_files:
+            return from_rank_zero(tensor, self._world).view(-1)[start:stop]
+        with FileReader() as reader:
+            return reader.elements(self.in_files[tensor], start, stop).to(self._world.device)
 
     def _arrive(self, tensor: torch.Tensor) -> torch.Tensor:
         if tensor not in self._arrived:
@@ -93,57 +116,16 @@ class SharedModel:
         self._places[tensor] -= 1
         return self._arrived[tensor] if self._places[tensor] else self._arrived.pop(tensor)
 
-    def _values(self, tensor: torch.Tensor) -> torch.Tensor:
-        return from_rank_zero(tensor, self._world)
-
-
-class ModelFromFiles(SharedModel):
-    """Read part by part: this rank's rows, or in turn whole tensors, which ranks then send each other.
-
-    In either case ranks read at the same time, and of whole tensors each byte once. What is not in files, such as new
-    adapters, each rank has built; rank 0's values count.
-    """
-
-    def __init__(
-        self, found: ModelInFiles, world: World, still_at_work: Callable[[], None], shard: RowsOfRank | None
-    ) -> None:
-        super().__init__(found.module, world)
-        self.bytes_read = 0
-        """From the files, on this rank."""
-        self._in_files, self._still_at_work, self._shard = found.weights, still_at_work, shard
-        self._turns = _readers(found.weights, world.size)
-        """Which rank reads a whole tensor."""
-        self._read: dict[torch.Tensor, torch.Tensor] = {}
-        """By this rank, for the part that is being materialized."""
-
-    def materialize(self, part: torch.nn.Module) -> None:
-        """Read a part before any of it is sent, so that ranks do not wait for each other's files one by one."""
-        self._still_at_work()
-        with FileReader() as reader:
-            for tensor in dict.fromkeys(tensor for owner in part.modules() for _, _, tensor in own_tensors(owner)):
-                if tensor in self._in_files and tensor not in self._arrived:
-                    self._read_own(tensor, reader)
-        self.bytes_read += reader.bytes_read
-        super().materialize(part)
-        self._read.clear()
-
-    def elements(self, tensor: torch.Tensor, start: int, stop: int) -> torch.Tensor:
-        """Return the range as it is in the file, if it is in one. No other rank is needed for that."""
-        if tensor not in self._in_files:
-            return super().elements(tensor, start, stop)
-        with FileReader() as reader:
-            return reader.elements(self._in_files[tensor], start, stop).to(self._world.device)
-
     def _read_own(self, tensor: torch.Tensor, reader: FileReader) -> None:
-        weight = self._in_files[tensor]
+        weight = self.in_files[tensor]
         if (rows := self._rows(tensor)) is not None:
             self._read[tensor] = reader.rows(weight, *rows)
         elif self._turns[tensor] == self._world.rank:
             self._read[tensor] = reader.whole(weight)
 
     def _values(self, tensor: torch.Tensor) -> torch.Tensor:
-        if tensor not in self._in_files:
-            return super()._values(tensor)
+        if tensor not in self.in_files:
+            return from_rank_zero(tensor, self._world)
         own, rows = self._read.get(tensor), self._rows(tensor)
         if own is not None and rows is None:
             values = own.to(self._world.device)

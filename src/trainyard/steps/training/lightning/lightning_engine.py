@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +15,10 @@ from trainyard.settings.batch_arithmetic import BatchArithmetic
 from trainyard.settings.steps.training import Training, TrainLightning
 from trainyard.steps.runtime.errors import StepError, first_line
 from trainyard.steps.training.checkpoints.state_files import open_state_file
-from trainyard.steps.training.engines.blocks import prepare_blocks
-from trainyard.steps.training.engines.engine import Engine, EngineParts, refuse_adapters, refuse_other_optimizers
+from trainyard.steps.training.engines.engine import EngineParts, refuse_adapters, refuse_other_optimizers
+from trainyard.steps.training.engines.replicas import ReplicaEngine
 from trainyard.steps.training.fragments import Fragment
 from trainyard.steps.training.lightning.strategies import whole_weights
-from trainyard.steps.training.optimizer import new_optimizer, optimizer_step
 from trainyard.steps.training.precision import LossScale
 
 _KEY = "lightning/checkpoint"
@@ -46,7 +44,7 @@ class CheckpointInMemory(CheckpointIO):
         """Remove nothing: old checkpoints are removed by who wrote them."""
 
 
-class LightningEngine(Engine):
+class LightningEngine(ReplicaEngine):
     """One replica per rank. Lightning wraps it, runs it, and decides when gradients are exchanged.
 
     A checkpoint holds what Lightning puts into its own: weights, optimizers, schedulers, loops, callbacks, and what the
@@ -66,44 +64,25 @@ class LightningEngine(Engine):
             )
 
     def __init__(self, parts: EngineParts) -> None:
-        self.world, self.settings, self._parts = parts.world, parts.settings, parts
+        super().__init__(parts)
+        self._new_model = parts.new_model
         self.is_sharded = isinstance(parts.settings, TrainLightning) and parts.settings.strategy == "fsdp2"
-        self.model = parts.new_model().to(self.world.device)
-        self._parameter_count = sum(parameter.numel() for parameter in self.model.parameters())
         self.checkpoint_io = CheckpointInMemory()
         self.trainer: Trainer | None = None
         self.unused_parameters = False
         """Whether some parameters get no gradient, which DDP must be told."""
         self._state: Fragment | None = None
         """What was restored, and in the end what is to be saved: while there is no Trainer."""
-        if isinstance(self.model, LightningModule):
-            # Its own optimizer, and Lightning's precision.
-            self.loss_scale = LossScale(self.world.device, enabled=False)
-            return
-        self.loss_scale = LossScale(self.world.device, enabled=parts.settings.precision == "fp16")
-        prepare_blocks(self.model, parts.settings)
-        self.optimizer = new_optimizer(self.model.parameters(), parts.optimizer)
+        if not self.prepares_model():
+            self.loss_scale = LossScale(self.world.device, enabled=False)  # Lightning has its own
 
-    def micro_batch(self, *, is_last: bool) -> AbstractContextManager[object]:
-        """Return nothing to enter: Lightning's strategy decides when gradients are exchanged."""
-        return nullcontext()
+    def prepares_model(self) -> bool:
+        """Return whether the model is a task's, not a module of the user's."""
+        return not isinstance(self.model, LightningModule)
 
     def warm_up(self, loss: Callable[[], torch.Tensor]) -> None:
         """Find out whether there are parameters without a gradient. A module of the user's says so by itself."""
-        if isinstance(self.model, LightningModule):
-            return
-        self.model.eval()
-        loss().backward()
-        self.unused_parameters = any(p.requires_grad and p.grad is None for p in self.model.parameters())
-        self.optimizer.zero_grad()
-        self.model.train()
-
-    def step(self, learning_rate: float) -> torch.Tensor:
-        """Clip and step with AdamW. The gradient is the same on every rank."""
-        gradients = [parameter.grad for parameter in self.model.parameters() if parameter.grad is not None]
-        norm = torch.nn.utils.get_total_norm(gradients)
-        clip_norm = self.settings.gradient_clip_norm
-        return optimizer_step(self.optimizer, self.loss_scale, norm, clip_norm=clip_norm, learning_rate=learning_rate)
+        self.unused_parameters = self.prepares_model() and self.find_unused_parameters(loss)
 
     def prepare_to_restore(self, folder: Path, files: list[str]) -> None:
         """Make room for Lightning's checkpoint, whose size differs from one to the next."""
@@ -141,15 +120,11 @@ class LightningEngine(Engine):
             ) from None
         self.checkpoint_io.checkpoint = checkpoint
 
-    def parameter_count(self) -> int:
-        """Return the number counted before sharding."""
-        return self._parameter_count
-
     def whole_model(self) -> torch.nn.Module:
         """Return the model; of a sharded one a new module with the weights on rank 0, elsewhere an untrained one."""
         if not self.is_sharded:
             return self.model
-        weights, model = whole_weights(self.model), self._parts.new_model()
+        weights, model = whole_weights(self.model), self._new_model()
         if self.world.is_main:
             model.load_state_dict(weights)
         return model

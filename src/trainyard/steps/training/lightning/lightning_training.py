@@ -12,6 +12,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.strategies import ParallelStrategy
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
+from trainyard.settings.batch_arithmetic import BatchArithmetic
 from trainyard.settings.steps.training import TrainLightning
 from trainyard.steps.data.sample_order import Ids
 from trainyard.steps.runtime.errors import SetupError, StepError
@@ -27,7 +28,7 @@ from trainyard.steps.training.loop import TrainingRun, may_begin
 from trainyard.steps.training.request import CheckedRequest, check_request
 from trainyard.steps.training.run_training import run_training
 from trainyard.steps.training.samples.batches import as_tensors
-from trainyard.steps.training.samples.plan import even_part
+from trainyard.steps.training.samples.plan import TrainingPlan
 from trainyard.steps.training.stopping import StopRequest
 
 _PRECISIONS: dict[str, Literal["32-true", "bf16-mixed", "16-mixed"]] = {
@@ -153,12 +154,8 @@ def _pieces_of_share(samples: int, world: World, micro_batch_size: int) -> list[
 
     A piece without samples repeats one, as Lightning's own sampler does: a mean over none would be NaN for all ranks.
     """
-    start, stop = even_part(samples, world.rank, world.size)
-    largest_share = -(-samples // world.size)
-    number = -(-largest_share // micro_batch_size)
-    bounds = [even_part(stop - start, piece, number) for piece in range(number)]
-    ids = np.arange(samples, dtype=np.int64)
-    return [ids[start + first : start + last] if first < last else ids[:1] for first, last in bounds]
+    plan = TrainingPlan(samples, BatchArithmetic(samples, micro_batch_size, 1, world.size), epochs=1)
+    return [np.arange(each.start, each.stop) for each in plan.micro_batches(plan.step(1), world.rank)]
 
 
 def _strategy(run: TrainingRun, engine: LightningEngine) -> ParallelStrategy:

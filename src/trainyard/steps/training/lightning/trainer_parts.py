@@ -4,7 +4,6 @@ between steps, and a module for tasks."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,26 +16,7 @@ from trainyard.steps.training.loop import TrainingRun, close_step, loss_terms, r
 from trainyard.steps.training.optimizer import gradient_seed
 from trainyard.steps.training.randomness import deterministic_backward, random_state, restore_random_state
 from trainyard.steps.training.samples.batches import MicroBatch
-from trainyard.steps.training.samples.plan import AgreedStep, Step
-
-
-@dataclass(frozen=True)
-class Position:
-    """Where the training is: a micro-batch of a step."""
-
-    step: Step
-    micro_batches: list[MicroBatch]
-    index: int
-
-    @property
-    def micro_batch(self) -> MicroBatch:
-        """The micro-batch."""
-        return self.micro_batches[self.index]
-
-    @property
-    def is_first(self) -> bool:
-        """Whether it is its step's first."""
-        return self.index == 0
+from trainyard.steps.training.samples.plan import AgreedStep, Step, total_counts
 
 
 class PlannedLoader:
@@ -45,8 +25,14 @@ class PlannedLoader:
     def __init__(self, run: TrainingRun) -> None:
         self._steps = iter(run.batches)
         self._plan = run.plan
-        self.position: Position
-        """Of what was yielded last."""
+        self.step: Step
+        self.micro_batches: list[MicroBatch]
+        self.micro_batch: MicroBatch
+        """Which was yielded last, of which step's."""
+
+    def is_first(self) -> bool:
+        """Return whether the micro-batch is its step's first."""
+        return self.micro_batch is self.micro_batches[0]
 
     def __len__(self) -> int:
         """Micro-batches in a whole epoch, also if the training continues in the middle of one."""
@@ -62,8 +48,9 @@ class PlannedLoader:
 
     def __iter__(self) -> Iterator[Any]:
         for step, micro_batches in self._steps:
-            for index, micro_batch in enumerate(micro_batches):
-                self.position = Position(step, micro_batches, index)
+            self.step, self.micro_batches = step, micro_batches
+            for micro_batch in micro_batches:
+                self.micro_batch = micro_batch
                 yield micro_batch.tensors
             if step.ends_epoch:
                 return
@@ -105,11 +92,10 @@ class BetweenSteps(Callback):
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Note which step begins."""
-        position = self._loader.position
-        if position.is_first:
+        if self._loader.is_first():
             self._loss_sum = torch.zeros_like(self._loss_sum)
-            self._run.observer.step_begins(position.step, position.micro_batches)
-        self._run.observer.forward_begins()
+            self._run.observer.step_begins(self._loader.step, self._loader.micro_batches)
+        self._run.observer.begins("forward pass")
 
     def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: torch.Tensor) -> None:
         """Note the end of a forward pass."""
@@ -117,7 +103,7 @@ class BetweenSteps(Callback):
 
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Any) -> None:
         """Measure the gradient of a user's module before it is clipped."""
-        self._run.observer.update_begins()
+        self._run.observer.begins("optimizer step")
         norm = torch.nn.utils.get_total_norm([p.grad for p in pl_module.parameters() if p.grad is not None])
         self._norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
 
@@ -127,10 +113,9 @@ class BetweenSteps(Callback):
         """Agree on the step, if this was its last micro-batch, and do what is due."""
         if not isinstance(pl_module, TaskModule):
             self._loss_sum += outputs["loss"]
-        run, position = self._run, self._loader.position
-        if not position.micro_batch.is_last:
+        run, step = self._run, self._loader.step
+        if not self._loader.micro_batch.is_last:
             return
-        step = position.step
         stop = run.stop_request.is_raised()
         stopping = record_steps(run, run.agreement.next_step(self._taken(trainer, pl_module), stop=stop))
         validates = self._validates_now(trainer, step)
@@ -152,7 +137,7 @@ class BetweenSteps(Callback):
         """Note how far the training came if a callback of the user's module ended it early."""
         if self._engine.trainer is None:
             return
-        run, step = self._run, self._loader.position.step
+        run, step = self._run, self._loader.step
         record_steps(run, run.agreement.all_steps(stop=False))
         run.progress = run.progress.after(step, run.observer.guards.skipped_steps)
         run.world.log(f"the module or a callback of it ended the training after step {step.number}")
@@ -172,11 +157,11 @@ class BetweenSteps(Callback):
         return bool(trainer.limit_val_batches and step.ends_epoch and every and step.epoch % every == 0)
 
     def _taken(self, trainer: Trainer, module: LightningModule) -> TakenStep:
-        step, marks = self._loader.position.step, self._run.observer.step_ends()
+        step, marks = self._loader.step, self._run.observer.step_ends()
         if isinstance(module, TaskModule):
-            return TakenStep(
-                step, module.learning_rate, module.loss_sum, module.step_terms, module.gradient_norm, marks
-            )
+            rate, loss_sum, norm = module.learning_rate, module.loss_sum, module.gradient_norm
+            counts = total_counts(batch.counts for batch in self._loader.micro_batches)
+            return TakenStep(step, rate, loss_sum, module.step_terms, norm, marks, counts)
         learning_rate = float(trainer.optimizers[0].param_groups[0]["lr"])
         return TakenStep(step, learning_rate, self._loss_sum, float(self._run.world.size), self._norm, marks)
 
@@ -198,13 +183,12 @@ class TaskModule(LightningModule):
     def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
         """Return what the backward pass starts from: the gradient of the step's exact mean, as DDP averages it."""
         run, engine, loader = self._parts
-        position = loader.position
-        if position.is_first:
+        if loader.is_first():
             self.loss_sum = torch.zeros_like(self.loss_sum)
-            self.step_terms = loss_terms(run, position.step, position.micro_batches)
+            self.step_terms = loss_terms(run, loader.step, loader.micro_batches)
         with run.precision.autocast():
             loss = run.task.loss(self.model, batch)
-        if position.micro_batch.is_stand_in:
+        if loader.micro_batch.is_stand_in:
             loss = loss * 0.0
         self.loss_sum += loss.detach()
         # Lightning divides by the number of micro-batches.
@@ -220,8 +204,8 @@ class TaskModule(LightningModule):
         """Take the engine's step: it clips, and skips a gradient that is not finite."""
         run, engine, loader = self._parts
         optimizer_closure()
-        run.observer.update_begins()
-        self.learning_rate = run.schedule(loader.position.step.number)
+        run.observer.begins("optimizer step")
+        self.learning_rate = run.schedule(loader.step.number)
         self.gradient_norm = engine.step(self.learning_rate)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:

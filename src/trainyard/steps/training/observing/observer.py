@@ -63,18 +63,10 @@ class TrainingObserver:
         if self.sample_record is not None:
             self.sample_record.write(step, micro_batches)
 
-    def forward_begins(self) -> None:
-        """Note that a micro-batch's forward pass begins."""
-        self.hang_watch.reached(self._step_number, "forward pass")
-
     def backward_begins(self) -> None:
         """Note that a forward pass has ended and its backward pass begins."""
         self._clock.forward_ends()
         self.hang_watch.reached(self._step_number, "backward pass")
-
-    def update_begins(self) -> None:
-        """Note that the gradient is complete and the optimizer begins."""
-        self.hang_watch.reached(self._step_number, "optimizer step")
 
     def step_ends(self) -> StepMarks:
         """Note that the optimizer has stepped. Return the step's moments."""
@@ -84,12 +76,8 @@ class TrainingObserver:
         return self._clock.step_ends()
 
     def begins(self, work: str) -> None:
-        """Note that something other than a step begins, such as an evaluation."""
+        """Note what begins: a part of a step, or something else, such as an evaluation."""
         self.hang_watch.reached(self._step_number, work)
-
-    def still_at_work(self) -> None:
-        """Note progress within that work."""
-        self.hang_watch.still_at_work()
 
     def long_work(self, work: str) -> AbstractContextManager[None]:
         """Return a context for work in which a rank is silent for long, such as saving a checkpoint."""
@@ -122,18 +110,7 @@ def memory_summary(world: World) -> str:
     return f"{text}; {reserved_bytes / _GIB:.2f} GiB reserved, of {total_bytes / _GIB:.0f} GiB"
 
 
-@dataclass(frozen=True)
-class ProfiledSteps:
-    """The steps from first to last, both included, counted from 1."""
-
-    first: int
-    last: int
-
-    def __str__(self) -> str:
-        return f"{self.first}:{self.last}"
-
-
-def parse_profile_steps(text: str | None) -> ProfiledSteps | None:
+def parse_profile_steps(text: str | None) -> range | None:
     """Return the steps that A:B names, or None for None. StepError if invalid."""
     if text is None:
         return None
@@ -143,13 +120,13 @@ def parse_profile_steps(text: str | None) -> ProfiledSteps | None:
     first, last = int(match[1]), int(match[2])
     if first < 1 or last < first:
         raise StepError(f"--profile-steps {text}: steps count from 1, and the last must not be before the first")
-    return ProfiledSteps(first, last)
+    return range(first, last + 1)
 
 
 class StepProfiler:
     """Profiles some steps of one rank. A training that resumes after them writes no trace."""
 
-    def __init__(self, steps: ProfiledSteps, folder: Path, rank: int, device: torch.device) -> None:
+    def __init__(self, steps: range, folder: Path, rank: int, device: torch.device) -> None:
         self._steps, self._device = steps, device
         self._file = folder / PROFILE_FOLDER / f"rank-{rank:05d}.json"
         self._profile: profile | None = None
@@ -157,7 +134,7 @@ class StepProfiler:
 
     def step_begins(self, number: int) -> None:
         """Start profiling if the step is one of those to profile."""
-        if not self._steps.first <= number <= self._steps.last:
+        if number not in self._steps:
             return
         if self._profile is None:
             activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * (self._device.type == "cuda")
@@ -172,7 +149,7 @@ class StepProfiler:
             return
         self._step.__exit__(None, None, None)
         self._step = None
-        if number == self._steps.last:
+        if number == self._steps[-1]:
             self.close()
 
     def close(self) -> None:
@@ -185,4 +162,4 @@ class StepProfiler:
         running.stop()
         self._file.parent.mkdir(parents=True, exist_ok=True)
         running.export_chrome_trace(str(self._file))
-        print(f"steps {self._steps.first} to {self._steps.last} traced: {self._file}", flush=True)
+        print(f"steps {self._steps[0]} to {self._steps[-1]} traced: {self._file}", flush=True)

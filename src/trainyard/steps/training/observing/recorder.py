@@ -13,37 +13,26 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from trainyard.settings.batch_arithmetic import BatchArithmetic
 from trainyard.settings.files import os_error_reason
-from trainyard.steps.data.sample_order import Ids
 from trainyard.steps.runtime.files import write_json
 from trainyard.steps.training.observing.measures import StepGuards, StepMeasures
 from trainyard.steps.training.observing.mlflow_log import MlflowLog
 from trainyard.steps.training.samples.plan import AgreedStep, Step
 from trainyard.steps.training.used_settings import UsedSettings
 
-Value = TypeVar("Value")
+if TYPE_CHECKING:
+    from trainyard.steps.runtime.world import World
+    from trainyard.steps.training.samples.batches import MicroBatch
+    from trainyard.steps.training.tensorflow.cluster import Tasks
+    from trainyard.steps.training.tensorflow.keras_samples import KerasBatch
 
 SETTINGS_FILE = "settings.json"
 _LINE_EVERY_SECONDS = 1.0
 METRICS_FILE = "metrics.jsonl"
 _FILE_OF_RANK = re.compile(r"rank-(\d{5,})\.jsonl")
-
-
-class RecordedRanks(Protocol):
-    """The ranks whose training is recorded."""
-
-    @property
-    def is_main(self) -> bool:
-        """Whether this is rank 0, which records."""
-
-    def broadcast(self, value: Value) -> Value:
-        """Return rank 0's value on every rank."""
-
-    def peak_memory_bytes(self) -> int:
-        """Return the most memory that this rank has taken."""
 
 
 def settings_record(
@@ -65,7 +54,7 @@ def settings_record(
 class Recorder:
     """Records every `log_every_steps`-th step, and those with a validation."""
 
-    def __init__(self, world: RecordedRanks, folder: Path, log_every_steps: int, total_steps: int) -> None:
+    def __init__(self, world: World | Tasks, folder: Path, log_every_steps: int, total_steps: int) -> None:
         self._world, self._folder = world, folder
         self._log_every_steps, self._total_steps = log_every_steps, total_steps
         self._file: StepLines | None = None
@@ -190,18 +179,6 @@ def _named(validation: Mapping[str, float]) -> dict[str, float]:
     return {f"validation_{name}": value for name, value in validation.items()}
 
 
-class TakenSamples(Protocol):
-    """What a rank passes through its model at once."""
-
-    @property
-    def sample_ids(self) -> Ids:
-        """The samples, in order."""
-
-    @property
-    def is_stand_in(self) -> bool:
-        """Whether they do not count."""
-
-
 class SampleRecord:
     """Which samples a rank took at each step, for debugging data: one file per rank.
 
@@ -220,7 +197,7 @@ class SampleRecord:
         self._lines = StepLines(folder / f"rank-{rank:05d}.jsonl", steps_done)
         self.close = self._lines.close
 
-    def write(self, step: Step, micro_batches: Sequence[TakenSamples]) -> None:
+    def write(self, step: Step, micro_batches: Sequence[MicroBatch | KerasBatch]) -> None:
         """Record a step's samples, but no stand-ins, which only keep a rank without samples in step."""
         batches = [batch for batch in micro_batches if not batch.is_stand_in]
         sample_ids = [number for batch in batches for number in batch.sample_ids.tolist()]

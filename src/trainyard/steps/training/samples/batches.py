@@ -51,7 +51,7 @@ class MicroBatch(NamedTuple):
     is_stand_in: bool
     is_last: bool
     loss_terms: int = 0
-    """Of how many terms its loss is the sum, where that varies."""
+    """Of how many terms its loss is the sum, where that varies. They and the tokens of a stand-in do not count."""
     counts: TokenCounts = NO_TOKENS
 
     @property
@@ -282,8 +282,8 @@ def _cut(tensors: Tensors, prepared: list[Prepared], planned: Sequence[_PlannedS
             sample_ids=sample_ids[start : start + size],
             is_stand_in=each.is_stand_in,
             is_last=each.is_last,
-            loss_terms=0 if ready is None else ready.loss_terms,
-            counts=NO_TOKENS if ready is None else ready.counts,
+            loss_terms=0 if ready is None or each.is_stand_in else ready.loss_terms,
+            counts=NO_TOKENS if ready is None or each.is_stand_in else ready.counts,
         )
         start += size
 

@@ -41,7 +41,7 @@ class ChosenTask:
     @property
     def takes_base_model(self) -> bool:
         """Whether its models can be read from a folder; others make their own."""
-        return any(field.name == "model_type" for field in dataclasses.fields(self.settings))
+        return "model_type" in vars(self.settings)
 
     def starting_from(self, folder: Path) -> ChosenTask:
         """The same task with the model of a folder. StepError for a task that makes its own models."""
@@ -56,7 +56,7 @@ class ChosenTask:
 
     def values(self) -> dict[str, Any]:
         """The settings by name."""
-        return {field.name: getattr(self.settings, field.name) for field in dataclasses.fields(self.settings)}
+        return dict(vars(self.settings))
 
     def write(self, model_folder: Path, base_digest: str | None = None) -> None:
         """Keep the task beside its trained model, for `task_of_model` to read, and the base model's SHA-256."""

@@ -144,7 +144,18 @@ class ImageClassification(Task):
     def save_model(self, model: torch.nn.Module, folder: Path) -> None:
         """Write what transformers' `from_pretrained` and its image processors read."""
         save_model(model, folder, self.shard_bytes)
-        write_json(folder / "preprocessor_config.json", _preprocessing(self._needs))
+        needs = self._needs
+        preprocessing = {
+            "image_processor_type": "ViTImageProcessor",
+            "do_rescale": True,
+            "rescale_factor": 1 / 255,
+            "do_normalize": True,
+            "image_mean": [0.5] * needs.channels,
+            "image_std": [0.5] * needs.channels,
+            "do_resize": True,
+            "size": {"height": needs.height, "width": needs.width},
+        }
+        write_json(folder / "preprocessor_config.json", preprocessing)
 
     def load_model(self, folder: Path) -> torch.nn.Module:
         """Return a model that a training step saved. Raise StepError if it does not fit the dataset."""
@@ -156,17 +167,3 @@ def image_logits(model: torch.nn.Module, images: torch.Tensor) -> torch.Tensor:
     pixels = images.float() / HALF_RANGE - 1
     logits: torch.Tensor = model(pixel_values=pixels).logits
     return logits.float()
-
-
-def _preprocessing(needs: ImageModelNeeds) -> Mapping[str, object]:
-    """Return the same scaling as here, for transformers' image processors."""
-    return {
-        "image_processor_type": "ViTImageProcessor",
-        "do_rescale": True,
-        "rescale_factor": 1 / 255,
-        "do_normalize": True,
-        "image_mean": [0.5] * needs.channels,
-        "image_std": [0.5] * needs.channels,
-        "do_resize": True,
-        "size": {"height": needs.height, "width": needs.width},
-    }

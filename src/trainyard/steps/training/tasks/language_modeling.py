@@ -146,8 +146,13 @@ class LanguageModeling(Task):
         self._require_same_tokens(Path(self.settings.model_type))
         model = new_model(self.settings.model_type, self.settings.model_overrides, self._needs)
         self._router_loss_factor = router_loss_factor(model)
-        self._require_positions(model)
         if "documents" in self.manifest.arrays:
+            if "position_ids" not in inspect.signature(model.forward).parameters:
+                config: Any = model.config
+                raise StepError(
+                    f"a model of type {config.model_type} cannot keep the conversations in a row apart, as it takes "
+                    "no positions; prepare them with --packing false"
+                )
             self._packed_attention = PackedAttention(model, self._length)
         if self.settings.loss_chunk_tokens > 0:
             require_output_layer(model)
@@ -293,15 +298,6 @@ class LanguageModeling(Task):
             outputs = self._outputs(model, rows, **options)
         losses = computed.require_unchanged(outputs.logits)
         return losses.sum() if reduction == "sum" else losses, outputs
-
-    def _require_positions(self, model: torch.nn.Module) -> None:
-        """Raise StepError for packed conversations and a model that cannot tell them apart."""
-        config: Any = model.config
-        if "documents" in self.manifest.arrays and "position_ids" not in inspect.signature(model.forward).parameters:
-            raise StepError(
-                f"a model of type {config.model_type} cannot keep the conversations in a row apart, as it takes "
-                "no positions; prepare them with --packing false"
-            )
 
     def _require_content(self, manifest: Manifest) -> TokenText:
         """Return what the dataset's tokens mean. Raise StepError if the dataset is for another task."""

@@ -27,6 +27,7 @@ from typing import Any, NoReturn, TypeVar
 from trainyard.settings.files import describe_os_error
 from trainyard.steps.runtime.errors import SetupError, StepError, first_line
 from trainyard.steps.runtime.long_work import peak_resident_bytes
+from trainyard.steps.training.used_settings import differing_values
 
 Value = TypeVar("Value")
 
@@ -254,13 +255,8 @@ class Tasks:
     def require_same(self, what: dict[str, Any]) -> None:
         """StepError, on every task, names the settings that differ between tasks, with their values."""
         found = self.gather({name: str(value) for name, value in what.items()})
-        for name in found[0]:
-            others = [number for number in range(self.size) if found[number].get(name) != found[0][name]]
-            if others:
-                raise StepError(
-                    f"tasks were started differently: {name} is {found[0][name]!r} on {self.place.name_of(0)} and "
-                    f"{found[others[0]].get(name)!r} on {self.place.name_of(others[0])}; start all with one command"
-                )
+        if differing := differing_values(found, lambda tasks: " and ".join(map(self.place.name_of, tasks))):
+            raise StepError(f"tasks were started differently: {differing}; start all with the same command")
 
     def end_when_one_is_lost(self) -> None:
         """From now on, end this process when a task that it is connected to is gone before the training's end."""

@@ -34,7 +34,7 @@ from trainyard.steps.training.observing.mlflow_log import MlflowLog
 from trainyard.steps.training.observing.recorder import Recorder, SampleRecord, settings_record
 from trainyard.steps.training.samples.plan import AgreedStep, Progress, Step, StepTimes, TrainingPlan
 from trainyard.steps.training.schedule import Schedule
-from trainyard.steps.training.stopping import ScheduledEvents, StopRequest, choose_url
+from trainyard.steps.training.stopping import ScheduledEvents, StopRequest, choose_url, stop_in_words
 from trainyard.steps.training.tensorflow.cluster import ClusterPlace, Tasks, meet, read_cluster
 from trainyard.steps.training.tensorflow.keras_checkpoints import TensorFlowCheckpoints
 from trainyard.steps.training.tensorflow.keras_models import ModelBuilder, write_saved_model
@@ -210,13 +210,8 @@ def _new_trainer(settings: TrainTensorFlow, tasks: Tasks, builder: ModelBuilder,
 def _train_and_save(run: TensorFlowRun, builder: ModelBuilder, evaluated: SplitReader) -> int:
     started, steps_before = time.monotonic(), run.progress.step
     if not train(run):
-        reason = next(filter(None, run.tasks.gather(run.stop_request.reason)), "")
-        run.tasks.log(
-            f"stopped after step {run.progress.step} of {run.plan.total_steps} because of {reason}; its checkpoint is "
-            "committed: run the same command again to continue from it"
-            if run.progress.step > steps_before
-            else f"stopped before the first step because of {reason}; run the same command again to start"
-        )
+        reasons, has_stepped = run.tasks.gather(run.stop_request.reason), run.progress.step > steps_before
+        run.tasks.log(stop_in_words(reasons, run.progress.step, run.plan.total_steps, has_stepped=has_stepped))
         return STOPPED_EXIT_CODE
     figures = "".join(f", validation {name} {value:.4f}" for name, value in run.recorder.last_validation.items())
     run.tasks.log(f"trained {run.progress.step - steps_before} steps in {time.monotonic() - started:.1f} s{figures}")
