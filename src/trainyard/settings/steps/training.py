@@ -96,8 +96,8 @@ class Training:
     """Stop after this many optimizer steps, even in the middle of an epoch."""
 
     max_tokens: int | None = parameter(None, minimum=1, on_resume="numbers")
-    """Stop after the optimizer step in which the model has read this many tokens, over all ranks. For tasks whose
-    samples consist of tokens."""
+    """Stop after the optimizer step in which the model has read this many tokens, over all ranks, without padding. For
+    tasks whose samples consist of tokens."""
 
     global_batch_size: int = parameter(64, minimum=1, port=True, on_resume="identity")
     """Samples per optimizer step, over all ranks: micro_batch_size x accumulation_steps x world size."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,8 +43,6 @@ class CheckedRequest:
     profiled_steps: range | None
     used: UsedSettings
     """All settings, those of the task too."""
-    most_samples: int | None
-    """How many samples have the most tokens to train on, if there is a limit."""
     base_digest: str | None = None
     """The SHA-256 of the model that training starts from, if any, once `base_model_read` has read it."""
 
@@ -110,6 +107,10 @@ def check_request(
     check_tuning(settings, chosen_task)
     task, *_ = [chosen_task.on(manifest) for manifest in data.manifests]
     check_validation(settings, task, data.first.splits)
+    if settings.max_tokens is not None and task.tokens_per_sample is None:
+        raise StepError(
+            f"--max-tokens {settings.max_tokens}: samples of the task {settings.task} have no tokens; use --max-steps"
+        )
     return CheckedRequest(
         settings,
         step_name,
@@ -120,18 +121,7 @@ def check_request(
         task,
         profiled_steps,
         UsedSettings(settings, chosen_task.settings, origins),
-        _most_samples(settings, task),
     )
-
-
-def _most_samples(settings: Training, task: Task) -> int | None:
-    if settings.max_tokens is None:
-        return None
-    if task.tokens_per_sample is None:
-        raise StepError(
-            f"--max-tokens {settings.max_tokens}: samples of the task {settings.task} have no tokens; use --max-steps"
-        )
-    return math.ceil(settings.max_tokens / task.tokens_per_sample)
 
 
 def require_same_settings(request: CheckedRequest, world: World) -> None:

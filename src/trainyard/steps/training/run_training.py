@@ -44,6 +44,7 @@ from trainyard.steps.training.randomness import ask_for_determinism, random_stat
 from trainyard.steps.training.request import CheckedRequest, check_request, require_same_settings
 from trainyard.steps.training.samples.batches import Prepared, Tensors
 from trainyard.steps.training.samples.plan import Progress, TrainingPlan
+from trainyard.steps.training.samples.token_limit import TokensOfSamples, count_tokens, samples_with_tokens
 from trainyard.steps.training.stopping import ScheduledEvents, StopRequest, choose_url, stop_in_words
 from trainyard.steps.training.tasks.task import Task, require_loss
 from trainyard.steps.training.validation import SPLIT, Metric, Validation
@@ -184,7 +185,14 @@ def build_training(
     train_split = request.data.training_split(settings, world, opened)
     held_out = SplitReader(settings.data, manifest, SPLIT) if SPLIT in manifest.splits else None
     validation = Validation(settings, task, held_out)
-    plan = TrainingPlan(train_split.samples, request.batch, settings.epochs, settings.max_steps, request.most_samples)
+    max_samples: int | None = None
+    if (tokens := settings.max_tokens) is not None:
+        counts: TokensOfSamples = task.tokens_per_sample or 0
+        with hang_watch.long_work("counting the tokens of the samples"):
+            if task.loss_terms_vary:
+                counts = count_tokens(train_split, task.tokens_of_samples, world, hang_watch.still_at_work)
+        max_samples = samples_with_tokens(train_split, counts, settings.seed, settings.epochs, tokens)
+    plan = TrainingPlan(train_split.samples, request.batch, settings.epochs, settings.max_steps, max_samples)
     if request.profiled_steps is not None and request.profiled_steps[0] > plan.total_steps:
         raise StepError(
             f"--profile-steps {settings.profile_steps}: this training has {plan.total_steps} steps; choose some of them"

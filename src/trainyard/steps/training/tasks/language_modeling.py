@@ -180,16 +180,21 @@ class LanguageModeling(Task):
 
     def token_counts(self, batch: Tensors) -> TokenCounts:
         """Return counts of rows of conversations; each document attends to itself, and a padded row to all of it."""
-        rows = rows_of(batch, self._text)
+        rows, is_token = rows_of(batch, self._text), self._is_token(batch)
         if rows.documents is None:
-            is_token = batch["tokens"] != self._text.padding
             attended = len(is_token) * self._length**2
         else:
-            is_token = rows.documents > 0
             starts = begins_document(rows.documents).flatten().nonzero().flatten()
             lengths = starts.diff(append=torch.tensor([is_token.numel()]))
             attended = int((lengths.square() * is_token.flatten()[starts]).sum())
         return TokenCounts(int(is_token.sum()), int((rows.labels != IGNORED).sum()), attended)
+
+    def tokens_of_samples(self, batch: Tensors) -> torch.Tensor:
+        """Return the number of tokens of each row, without padding."""
+        return self._is_token(batch).sum(dim=1)
+
+    def _is_token(self, batch: Tensors) -> torch.Tensor:
+        return batch["documents"].long() > 0 if "documents" in batch else batch["tokens"] != self._text.padding
 
     def measure(self, model: torch.nn.Module, batch: Tensors) -> dict[str, torch.Tensor]:
         """Return the sum of the tokens' cross-entropies in nats, and the number of tokens."""

@@ -99,6 +99,13 @@ class Task(ABC):
         """Return what the rows of a batch in main memory consist of. For measures, where `loss_terms_vary`."""
         return NO_TOKENS
 
+    def tokens_of_samples(self, batch: Tensors) -> torch.Tensor:
+        """Return how many tokens each sample of a batch in main memory has, where `loss_terms_vary`: [samples].
+
+        `--max-tokens` counts them. By default all have `tokens_per_sample`; leave out padding if there is some.
+        """
+        return torch.full((len(next(iter(batch.values()))),), self.tokens_per_sample or 0)
+
     def flops_per_sample(self, model: torch.nn.Module) -> float | None:
         """Return the training FLOPs per sample, for measures; None if unknown, or if they are counted per token.
 
