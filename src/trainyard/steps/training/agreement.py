@@ -21,6 +21,7 @@ _LONG_OWN_SECONDS = 0.5
 """Above this, reading a step's agreement at once costs less than a thousandth of it, and stops take effect sooner."""
 _REDUCE_EVERY_OWN_SECONDS = 0.01
 _MOST_STEPS_AT_ONCE = 32
+_LOOK_EVERY_SECONDS = 1.0
 Mark = float | torch.cuda.Event
 """A moment: on the host's clock, or an event in a GPU's stream of work."""
 
@@ -79,7 +80,7 @@ class Agreement:
         self._world, self._data_wait_seconds = world, data_wait_seconds
         self._taken: list[TakenStep] = []
         self._started: list[tuple[list[TakenStep], LateSum]] = []
-        self._own_seconds = 0.0
+        self._own_seconds = self._peak_bytes = self._next_look = 0.0
         self._steps_at_once = 1
         self.steps_are_long = False
         """Whether steps take so long that waiting for a step's own agreement costs next to nothing."""
@@ -101,7 +102,10 @@ class Agreement:
 
     def _start(self, stop: bool) -> None:
         steps, self._taken = self._taken, []
-        figures = (self._own_seconds, self._data_wait_seconds(), float(self._world.peak_memory_bytes()))
+        if (now := time.monotonic()) >= self._next_look:
+            # Asking takes up to 0.4 ms, which very short steps would notice.
+            self._peak_bytes, self._next_look = float(self._world.peak_memory_bytes()), now + _LOOK_EVERY_SECONDS
+        figures = (self._own_seconds, self._data_wait_seconds(), self._peak_bytes)
         of_ranks = [0.0] * len(figures) * self._world.size
         of_ranks[self._world.rank :: self._world.size] = figures
         is_cuda = self._world.device.type == "cuda"

@@ -107,6 +107,9 @@ class Recorder:
         if not (always or validation or step.is_last or step.number % self._log_every_steps == 0):
             return
         self.last_validation = validation or self.last_validation
+        figures = measures.window()
+        if "peak_memory_bytes" not in figures:
+            figures["peak_memory_bytes"] = self._world.peak_memory_bytes()
         self._write(
             {
                 "step": step.number,
@@ -115,8 +118,7 @@ class Recorder:
                 "samples_consumed": step.samples_consumed,
                 "learning_rate": agreed.learning_rate,
                 "grad_norm": agreed.gradient_norm,
-                "peak_memory_bytes": self._world.peak_memory_bytes(),
-                **measures.window(),
+                **figures,
                 "skipped_steps": guards.skipped_steps,
                 "loss_spikes": guards.loss_spikes,
                 "failed_saves": failed_saves,
