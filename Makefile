@@ -114,6 +114,10 @@ bench: $(VENV)/.ready-to-bench ## Measure the figures the project promises (abou
 	@status=0; for benchmark in $(or $(ONLY),$(BENCHMARKS)); do \
 	  echo "== $$benchmark"; $(BIN)/python benchmarks/$$benchmark.py || status=1; done; exit $$status
 
+.PHONY: gpu-check
+gpu-check: $(VENV)/.ready-to-test ## On a machine with GPUs: every path that a CPU cannot take (half an hour at most)
+	@$(BIN)/python benchmarks/gpu_check.py
+
 .PHONY: soak
 soak: $(VENV)/.ready-to-test ## The long proofs: make soak KILLS=200 FUZZ=100000 EDITS=10000 HOSTILE=10000
 	@KILLS=$(KILLS) FUZZ=$(FUZZ) EDITS=$(EDITS) HOSTILE=$(HOSTILE) $(BIN)/python -m pytest -m soak --timeout=0 tests/soak tests/cli

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from torch.torch_version import TorchVersion
 
 from trainyard.steps.runtime.world import set_gpu_defaults
 
@@ -18,7 +19,6 @@ def test_defaults_for_a_training_that_promises_the_same_bits(monkeypatch: pytest
     set_gpu_defaults(environment, deterministic=True)
     assert environment == {
         "TORCH_FR_BUFFER_SIZE": "2000",
-        "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000",
         "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
         "NCCL_ALGO": "^NVLS,NVLSTree",
     }
@@ -39,7 +39,19 @@ def test_what_only_nvidia_has(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.version.hip", "7.0")
     environment: dict[str, str] = {}
     set_gpu_defaults(environment, deterministic=False)
-    assert set(environment) == {"TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"}
+    assert set(environment) == {"TORCH_FR_BUFFER_SIZE"}
+
+
+@pytest.mark.parametrize(
+    ("version", "name"), [("2.9.1", "TORCH_NCCL_TRACE_BUFFER_SIZE"), ("2.10.0", "TORCH_FR_BUFFER_SIZE")]
+)
+def test_the_recorder_is_asked_for_by_the_name_that_this_torch_reads(
+    version: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.__version__", TorchVersion(version))
+    environment: dict[str, str] = {}
+    set_gpu_defaults(environment, deterministic=False)
+    assert environment[name] == "2000"
 
 
 ONE_RANK_OF_TWO_WAITS = """

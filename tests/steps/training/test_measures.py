@@ -192,6 +192,18 @@ def test_flops_of_images_are_what_torch_counts_on_a_device(digits: Path) -> None
     assert task.flops_per_sample(without_memory) == counter.get_total_flops() / 3 > 0
 
 
+def test_flops_of_an_image_that_shrinks_to_a_single_value(digits: Path) -> None:
+    """A ResNet's last layers have one value per channel of an 8 x 8 image; batch norm takes that of two images only."""
+    sizes = {"embedding_size": 32, "hidden_sizes": [32, 64], "depths": [1, 1], "layer_type": "basic"}
+    settings = ImageClassification.Settings(model_type="resnet", model_overrides=json.dumps(sizes))
+    task = ImageClassification(read_manifest(digits), settings)
+    with torch.device("meta"):
+        without_memory = task.new_model()
+    counted = task.flops_per_sample(without_memory)
+    assert counted is not None
+    assert counted > 0
+
+
 def test_models_that_the_formula_does_not_cover() -> None:
     assert flops_of_transformer(torch.nn.Sequential(torch.nn.Linear(3, 3))) is None
 

@@ -37,8 +37,8 @@ long done, and the groups can go: a thread of each polls for as long as it exist
 """
 _RECORDED_COLLECTIVES = "2000"
 """torch's recommendation, of a few hundred bytes each: docs.pytorch.org, "Flight Recorder for Debugging"."""
-_RECORDER_VARIABLES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
-"""Today's name and the one before, which torch up to 2.9 reads."""
+_RECORDER_VARIABLES = ("TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_FR_BUFFER_SIZE")
+"""The name before torch 2.10, of which later ones warn (seen in 2.11), and the one since."""
 _ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 _REPEATABLE_ALGORITHMS = "^NVLS,NVLSTree"
 """Sums inside NVLink's switches come in any order; NCCL chooses among its other algorithms by topology and size alone.
@@ -213,7 +213,8 @@ def set_gpu_defaults(environment: MutableMapping[str, str], *, deterministic: bo
     NVIDIA's driver has them; and NCCL's repeatable algorithms for trainings that promise the same bits each time.
     """
     if not any(name in environment for name in _RECORDER_VARIABLES):
-        environment.update(dict.fromkeys(_RECORDER_VARIABLES, _RECORDED_COLLECTIVES))
+        # Torch's version compares as a version does, not as a text.
+        environment[_RECORDER_VARIABLES[torch.__version__ >= "2.10"]] = _RECORDED_COLLECTIVES
     if torch.version.hip is None and not any(name in environment for name in _ALLOCATOR_VARIABLES):
         environment["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
     if deterministic:
