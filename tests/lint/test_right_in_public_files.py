@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from textwrap import indent
 
 import pytest
 
@@ -310,8 +311,9 @@ def test_a_parallel_step_without_init_is_a_note_and_without_run_an_error(tmp_pat
     assert [(each.rule, each.severity) for each in findings(tmp_path, step)] == [("AML506", "error")]
 
 
-def test_the_specification_of_a_feature_set_is_not_the_feature_set(tmp_path: Path) -> None:
-    schema = "$schema: https://azuremlschemas.azureedge.net/latest/featureSetSpecification.schema.json\n"
+@pytest.mark.parametrize("name", ["latest/featureSetSpecification.schema.json", "sdk-2-0/FeatureSetSpec.json"])
+def test_the_specification_of_a_feature_set_is_not_the_feature_set(tmp_path: Path, name: str) -> None:
+    schema = f"$schema: https://azuremlschemas.azureedge.net/{name}\n"
     columns = "index_columns:\n  - {name: customer, type: string}\nfeatures:\n  - {name: visits, type: integer}\n"
     (tmp_path / "FeatureSetSpec.yaml").write_text(f"{schema}source: {{type: parquet, path: ./data}}\n{columns}")
     (tmp_path / "count.yml").write_text(COMPONENT + "command: run\n")
@@ -364,3 +366,58 @@ def test_no_file_is_meant_by_its_own_name(tmp_path: Path) -> None:
 def test_a_name_may_be_defined_in_many_ways(tmp_path: Path, script: str, expected: list[str]) -> None:
     (tmp_path / "train.py").write_text(script)
     assert rules(tmp_path, JOB + "code: .\ncommand: python train.py\n") == expected
+
+
+SPARK = """\
+type: spark
+code: ./src
+entry: {file: count.py}
+conf:
+  spark.driver.cores: 1
+  spark.driver.memory: 2g
+  spark.executor.cores: 2
+  spark.executor.memory: 2g
+  spark.executor.instances: 2
+environment: {conda_file: conda.yml}
+"""
+MACHINES = 'resources: {instance_type: standard_e4s_v3, runtime_version: "3.4"}\n'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        SPARK + MACHINES,
+        "name: count\nversion: 1\n" + SPARK,
+        "type: pipeline\njobs:\n  count:\n" + indent(SPARK + MACHINES, "    "),
+    ],
+    ids=["job", "component", "job_of_a_pipeline"],
+)
+def test_the_environment_of_a_spark_job_may_lack_an_image(tmp_path: Path, text: str) -> None:
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "count.py").write_text("print('counted')\n")
+    (tmp_path / "conda.yml").write_text("dependencies: [python=3.10, pandas]\n")
+    assert rules(tmp_path, text) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("name: ${CLUSTER}\ntype: amlcompute\nsize: Standard_DS3_v2\nmax_instances: ${MACHINES}\n", ["AML011"]),
+        ("type: command\ncommand: train\ncompute: azureml:c\nenvironment: azureml:${IMAGE}\n", ["AML011"]),
+        (JOB + "command: $TRAINER --epochs 3\n", []),
+        (JOB + "command: train\nenvironment_variables:\n  HOME_OF_DATA: ${DATA}\n", []),
+    ],
+    ids=["a cluster", "a job", "the shell's variable", "a variable of the job"],
+)
+def test_what_envsubst_fills_in_is_one_note(tmp_path: Path, text: str, expected: list[str]) -> None:
+    assert [(found.rule, found.severity) for found in findings(tmp_path, text)] == [(rule, "info") for rule in expected]
+
+
+@pytest.mark.parametrize(("value", "expected"), [("azureml:houses:1", []), ("./houses", []), ("1", ["AML309"])])
+def test_a_text_is_the_path_of_a_component_s_data(tmp_path: Path, value: str, expected: list[str]) -> None:
+    ports = "name: clean\nversion: 1\ninputs: {raw: {type: uri_folder}}\n"
+    (tmp_path / "clean.yml").write_text(
+        "type: command\ncommand: clean ${{inputs.raw}}\nenvironment: azureml:e:1\n" + ports
+    )
+    step = f"{{component: ./clean.yml, compute: azureml:c, inputs: {{raw: {value}}}}}"
+    assert rules(tmp_path, f"type: pipeline\njobs:\n  clean: {step}\n") == expected

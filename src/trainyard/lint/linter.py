@@ -228,27 +228,22 @@ class _Session:
             self._add([_too_slow(file)])
             return
         except SpecError as error:
-            is_readable = all(diagnostic.rule != UNREADABLE_FILE.id for diagnostic in error.diagnostics)
-            if reason == "walked" and is_readable and not self._store.says_azureml(file):
+            broken = {diagnostic.rule for diagnostic in error.diagnostics}
+            if reason == "walked" and UNREADABLE_FILE.id not in broken and not self._store.says_azureml(file):
                 return  # another file may still name it
-            if any(diagnostic.rule == YAML_SYNTAX.id for diagnostic in error.diagnostics):
-                template = template_in(self._store.text_of(file))
-                if template is not None:
-                    self._add_template(file, template)
-                    return
+            if YAML_SYNTAX.id in broken and self._is_template(file, self._store.text_of(file)):
+                return
             self._store.touch(file)
             self._started.add(file)
             self.files.append(file)
             self._add(error.diagnostics)
             return
-        if any(problem.rule == KEY_NOT_TEXT.id for problem in document.problems):
-            template = template_in(document.text)
-            if template is not None:
-                self._add_template(file, template)
-                return
+        kind = self._components.kind_of_read(file) or kind_of(document)
+        is_yaml = all(problem.rule != KEY_NOT_TEXT.id for problem in document.problems)
+        if (kind is not None or not is_yaml) and self._is_template(file, document.text, is_yaml=is_yaml):
+            return
         self._store.touch(file)
         self._started.add(file)
-        kind = self._components.kind_of_read(file) or kind_of(document)
         if file in self.parsed.settings_files:
             kind = "settings"
         if kind is None:
@@ -329,13 +324,18 @@ class _Session:
                 # What a profile does not set, the one that it extends does.
                 yield diagnostic
 
-    def _add_template(self, file: Path, line: int) -> None:
-        """Note that a file is a template: what it becomes is not known."""
+    def _is_template(self, file: Path, text: str, *, is_yaml: bool = False) -> bool:
+        """Whether a file is a template, which is noted then: what it becomes is not known."""
+        line = template_in(text, is_yaml=is_yaml)
+        if line is None:
+            return False
         self._store.touch(file)
         self._started.add(file)
         self.files.append(file)
         message = "a template that is not rendered; nothing in it was checked"
-        self._add([UNKNOWN_KIND.at(Span(file, line), message, "Check what it is rendered to.", severity="info")])
+        place = Span(file, line, 1, line, 1)
+        self._add([UNKNOWN_KIND.at(place, message, "Check what it is rendered to.", severity="info")])
+        return True
 
     def _add_unknown_kind(self, document: Document) -> None:
         self._add(document.problems)

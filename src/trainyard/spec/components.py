@@ -150,10 +150,10 @@ def _additional_includes(node: Node, reading: Reading) -> Iterator[Path]:
             yield found
 
 
-def read_environment(node: Node | None, reading: Reading) -> Environment | None:
+def read_environment(node: Node | None, reading: Reading, *, needs_image: bool = True) -> Environment | None:
     """An `environment:`: an `azureml:` reference, `file:./env.yaml`, or keys of its own."""
     if node is not None and node.is_mapping:
-        return environment_of(node, reading)
+        return environment_of(node, reading, needs_image=needs_image)
     node = reading.findings.string(node)
     if node is None:
         return None
@@ -167,7 +167,7 @@ def read_environment(node: Node | None, reading: Reading) -> Environment | None:
     return None
 
 
-def environment_of(node: Node, reading: Reading) -> Environment | None:
+def environment_of(node: Node, reading: Reading, *, needs_image: bool = True) -> Environment | None:
     """The keys of an environment: `image` or `build`, and `conda_file`, with the files they name looked up."""
     findings = reading.findings
     build = findings.mapping(node.get("build"))
@@ -185,7 +185,7 @@ def environment_of(node: Node, reading: Reading) -> Environment | None:
             span = dockerfile_node.span if dockerfile_node is not None else build.key_span("path")
             message = f"the build context '{build_path.name}' contains no '{dockerfile}'"
             findings.add(span, ENVIRONMENT_FILE_NOT_FOUND, message)
-    if image is None and build is None and node.get("image") is None and node.get("build") is None:
+    if needs_image and node.get("image") is None and node.get("build") is None:
         message = "an environment has an 'image' or a 'build', and this has neither"
         # What has a name may be created with `az ml environment create --image` or `--build-context`.
         severity: Severity | None = "warning" if node.get("name") is not None else None

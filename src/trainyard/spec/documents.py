@@ -296,11 +296,13 @@ _TEMPLATE = re.compile(
     r"|^[ \t]*\{%-?[ ]*[a-z]+",
     re.MULTILINE,
 )
+# `name: ${NAME}`, as `envsubst` fills it in. Within a file's parts, a shell or Azure ML may have to read it.
+_SHELL_TEMPLATE = re.compile(r"^(?!command:)[a-z_]+:[ ]+[\"']?(?:azureml:)?\$\{?[A-Z]", re.MULTILINE)
 
 
-def template_in(text: str) -> int | None:
-    """The line of the first part of a text that a template engine is to fill in; None if there is none."""
-    match = _TEMPLATE.search(text)
+def template_in(text: str, *, is_yaml: bool = False) -> int | None:
+    """The line of the first part of a text that a program is to fill in; None if there is none."""
+    match = (_SHELL_TEMPLATE if is_yaml else _TEMPLATE).search(text)
     return text.count("\n", 0, match.start()) + 1 if match is not None else None
 
 

@@ -156,16 +156,12 @@ def _kind_without_type(root: Node, type_text: str) -> Kind | None:
         return "other_job"
     if type_text == "import" and keys >= {"source", "output"} and root.find("source", "type") is not None:
         return "other_job"
-    if type_text and keys & {"jobs"} and _holds_azure_jobs(root):
+    if "jobs" in keys and (type_text or "on" not in keys) and _holds_azure_jobs(root):
         return "pipeline"
-    if type_text and keys & {"command"} and keys & {"environment", "code"}:
+    if "command" in keys and ("environment" in keys or (type_text and "code" in keys)):
         return _form(root, None, "component", "command_job")
     if type_text:
         return None
-    if "jobs" in keys and "on" not in keys and _holds_azure_jobs(root):
-        return "pipeline"
-    if "command" in keys and "environment" in keys:
-        return _form(root, None, "component", "command_job")
     if {"trial", "search_space"} <= keys:
         return "sweep_job"
     if "name" in keys and "services" not in keys and _names_software(root):
@@ -269,7 +265,7 @@ def _resource_kind(root: Node) -> Kind | None:
     if match is None:
         return _resource_by_keys(root)
     named = _RESOURCE_BY_SCHEMA.get(match[1].lower()) or kind_by_schema(root)
-    if named not in _RESOURCES or match[1].lower().endswith("specification"):
+    if named not in _RESOURCES or match[1].lower().endswith(("spec", "specification")):
         return None  # the specification of a feature set is a file of the asset
     if named.endswith("_endpoint") and "endpoint_name" in root.entries:
         return _resource_by_keys(root) or named

@@ -128,7 +128,8 @@ def read_spark(
         inputs=inputs,
         outputs=outputs,
         code=_folder(node, reading),
-        environment=read_environment(node.get("environment"), reading),
+        # Azure ML's client adds an image where there is none.
+        environment=read_environment(node.get("environment"), reading, needs_image=False),
         resources=read_resources(own if own.get("resources") is not None else node, reading),
         is_deterministic=reading.findings.boolean(node, "is_deterministic", default=True),
         task=Spark(
@@ -188,7 +189,7 @@ def check_files(node: Node, reading: Reading) -> None:
     for holder in (node, node.get("task")):
         if holder is None:
             continue
-        read_environment(holder.get("environment"), reading)
+        read_environment(holder.get("environment"), reading, needs_image=node.text_of("type") != "spark")
         code = holder.find_text("code")
         if code is not None and is_code_of_this_machine(code, reading):
             folder = reading.existing(code, CODE_NOT_FOUND, "the code")

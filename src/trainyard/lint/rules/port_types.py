@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
@@ -28,8 +27,6 @@ inputs:
   table: {type: uri_file}
   limit: {type: integer, default: 10}
 """
-# A malformed binding, which other rules report.
-_BINDING_SCOPES = re.compile(r"\b(?:parent|inputs|jobs)\.")
 _FOLDERS = frozenset({"uri_folder", "custom_model", "mlflow_model", "triton_model"})
 # Data of the first type can also be read as the second: a model is a folder, and sometimes a file.
 _READABLE_AS = {
@@ -146,7 +143,8 @@ jobs:
 
 LITERAL_FOR_DATA = Rule("AML309", "literal-for-data", "warning").explained(
     summary="A data input is set to a literal.",
-    why="Data is written as `path:` with a `type:`; a plain string is sent as a literal, and a number names nothing.",
+    why="Data is written as `path:` with a `type:`. A number names nothing, and Azure ML's client refuses it. What the "
+    "pipeline's own input holds is sent as a literal, also where it is a text.",
     example="""\
 type: pipeline
 settings: {default_compute: azureml:cpus}
@@ -154,7 +152,7 @@ jobs:
   score:
     component: ./score.yaml
     inputs:
-      table: ‹azureml:table:1⇒{type: uri_file, path: azureml:table:1}›
+      table: ‹1⇒{type: uri_file, path: azureml:table:1}›
 """
     + _SCORE,
 )
@@ -163,7 +161,7 @@ jobs:
 @check("pipeline")
 def _check_literal_for_data(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
     for _, port, node, text in _targets(pipeline):
-        if not node.is_mapping and "${{" not in text.text and not _BINDING_SCOPES.search(text.text):
+        if not node.is_mapping and not text.is_text:
             yield from _literal_for_data(node.value, port, [Related(port.key_span, f"'{port.name}' is declared here")])
 
 
