@@ -303,8 +303,9 @@ def test_a_model_by_its_name_on_the_hub_is_told_how_to_get_it(workspace: Any) ->
         )
 
     assert (
-        "HuggingFaceTB/SmolLM-135M looks like a name on the Hugging Face Hub: `hf download HuggingFaceTB/SmolLM-135M "
-        "--local-dir models/smollm-135m`, then --set inputs.data.path=models/smollm-135m"
+        "HuggingFaceTB/SmolLM-135M looks like a name on the Hugging Face Hub: `trainyard model fetch "
+        "HuggingFaceTB/SmolLM-135M` or `hf download HuggingFaceTB/SmolLM-135M --local-dir models/smollm-135m`, then "
+        "--set inputs.data.path=models/smollm-135m"
     ) in str(caught.value)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from trainyard.render.profiles import deepspeed_config_names, load_profile, profile_names
+from trainyard.render.profiles import load_profile, profile_names, rendered_names
 from trainyard.render.project import Project
 from trainyard.render.rendering import render
 from trainyard.resources import schema_file
@@ -44,7 +44,7 @@ def configs(repository: Project) -> dict[str, Any]:
 def test_there_is_one_per_stage_and_one_with_offload_where_it_helps(
     repository: Project, configs: dict[str, Any]
 ) -> None:
-    assert sorted(configs) == NAMES == deepspeed_config_names(repository)
+    assert sorted(configs) == NAMES == rendered_names(repository, "components/deepspeed", ".json.j2")
     for name, config in configs.items():
         assert config["zero_optimization"]["stage"] == int(name[4])
         offloads = [key for key in config["zero_optimization"] if key.startswith("offload_")]

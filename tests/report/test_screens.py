@@ -9,13 +9,16 @@ from typing import Any
 
 import pytest
 
+from trainyard.plan.difference import PlanDifference
 from trainyard.plan.estimate.config_file import find_model
+from trainyard.plan.pipeline_settings import Change
 from trainyard.plan.planner import plan
 from trainyard.report.comparison import compare, write_comparison
-from trainyard.report.plan_page import as_html
+from trainyard.report.plan_page import as_html, difference_as_html
 from trainyard.report.run_report import write_report
 from trainyard.settings.run_record import read_run_record
 from trainyard.spec.computes import Computes
+from trainyard.spec.diagnostic import Span
 from trainyard.spec.findings import DocumentStore
 from trainyard.spec.loading import load_pipeline
 
@@ -118,9 +121,26 @@ def plan_page(tmp_path: Path) -> Path:
     return file
 
 
-@pytest.fixture(params=["digits", "full", "language", "failed", "wide", "comparison", "plan"])
+@pytest.fixture
+def difference_page(tmp_path: Path) -> Path:
+    """What changes in a pipeline whose model is replaced by a larger one, which no longer fits."""
+    file = tmp_path / "difference.html"
+    pipeline = load_pipeline(ROOT / "pipelines" / "finetune.yaml")
+    before, after = (
+        plan(pipeline, Computes(DocumentStore()), find_model(f"llama-3.{name}")) for name in ("2-1b", "1-70b")
+    )
+    place = Span(ROOT / "profiles" / "nd96-h100.yaml", 12, 5, 12, 15)
+    changes = (
+        Change("inputs.base_model", ("train_fsdp",), "azureml:llama-3.2-1b:1", "azureml:llama-3.1-70b:1", place),
+    )
+    difference = PlanDifference(before, after, "main (0123abc)", changes)
+    file.write_text(difference_as_html(difference), encoding="utf-8")
+    return file
+
+
+@pytest.fixture(params=["digits", "full", "language", "failed", "wide", "comparison", "plan", "difference"])
 def page_file(request: pytest.FixtureRequest) -> Path:
-    if request.param in ("comparison", "plan"):
+    if request.param in ("comparison", "plan", "difference"):
         file: Path = request.getfixturevalue(f"{request.param}_page")
         return file
     return write_report(request.getfixturevalue(f"make_{request.param}_run")().finish())

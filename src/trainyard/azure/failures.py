@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,17 @@ class ServiceError:
     target: str = ""
 
 
+@contextmanager
+def explaining_refusals(workspace: Workspace, file: Path | None) -> Iterator[None]:
+    """Raise what Azure's client raises in the block in words for users."""
+    from azure.core.exceptions import AzureError
+
+    try:
+        yield
+    except AzureError as error:
+        raise in_words(error, workspace, file) from error
+
+
 def in_words(error: Exception, workspace: Workspace, file: Path | None) -> UserError | SpecError:
     """Return what a failed call means to the user, who submits `file` if there is one.
 
@@ -78,7 +90,7 @@ def in_words(error: Exception, workspace: Workspace, file: Path | None) -> UserE
     has_answer = isinstance(error, HttpResponseError) and error.status_code is not None
     reason = _NO_CONNECTION.search(str(error))
     if is_network or (reason and not has_answer):
-        said = reason.group() if reason else _first_line(error)
+        said = reason.group() if reason else _client_message(error).partition("\n")[0]
         return UserError(f"no answer from Azure: {said}; check the network, a proxy (HTTPS_PROXY) and the firewall")
     if isinstance(error, ClientAuthenticationError) and not has_answer:
         return UserError(_not_signed_in(error))
@@ -98,7 +110,6 @@ def _not_signed_in(error: Exception) -> str:
 
 
 def _refused(error: Any, workspace: Workspace, file: Path | None) -> UserError | SpecError:
-    """Return what an answer with an error status says."""
     status = int(error.status_code or 0)
     if _host(error).endswith(_STORAGE_HOSTS):
         code = error.response.headers.get("x-ms-error-code") or error.reason
@@ -110,7 +121,7 @@ def _refused(error: Any, workspace: Workspace, file: Path | None) -> UserError |
         if place is not None and status in (400, 404, 409, 422):
             hint = _hint(status, errors, workspace)
             return SpecError(Diagnostic(place.span, each.code, each.message, hint=f"{hint[0].upper()}{hint[1:]}."))
-    said = errors[-1].message if errors else _first_line(error)
+    said = errors[-1].message if errors else _client_message(error).partition("\n")[0]
     code = f"{status} {errors[-1].code}" if errors else str(status)
     request = error.response.headers.get("x-ms-request-id", "") if error.response is not None else ""
     suffix = f" (request {request})" if status >= 500 and request else ""
@@ -118,19 +129,12 @@ def _refused(error: Any, workspace: Workspace, file: Path | None) -> UserError |
 
 
 def _host(error: Any) -> str:
-    """Return the host that gave an answer."""
-    request = _request(error)
-    return urlsplit(request.url).hostname or "" if request is not None else ""
-
-
-def _request(error: Any) -> Any:
-    """Return the request that was refused; None where the error does not know it."""
-    return error.response.request if error.response is not None else None
+    return urlsplit(error.response.request.url).hostname or "" if error.response is not None else ""
 
 
 def _file_sent(error: Any, file: Path) -> Path:
     """Return the file that the refused request was made of: a component's own, else the submitted one."""
-    request = _request(error)
+    request = error.response.request if error.response is not None else None
     if request is None or "/components/" not in request.url:
         return file.resolve()
     try:
@@ -207,10 +211,6 @@ def _named_in(message: str, root: Node) -> Node | None:
             if name in root.entries_of(section):
                 return root.entries_of(section)[name].key
     return None
-
-
-def _first_line(error: Exception) -> str:
-    return _client_message(error).partition("\n")[0]
 
 
 def _client_message(error: Exception) -> str:

@@ -28,7 +28,7 @@ def require_sdk_v2(script: Path) -> None:
         raise UserError(f"{script} was not run: import reads scripts of SDK v2 (azure.ai.ml), and this one {used}")
 
 
-def imported_files(script: Path, arguments: Sequence[str], output: Path) -> dict[str, bytes]:
+def imported_files(script: Path, arguments: Sequence[str], output: Path) -> dict[str, str]:
     """Run a script, and return files by their paths below `output`, jobs first. Nothing is submitted.
 
     Raise UserError where the script fails or submits nothing.
@@ -38,14 +38,14 @@ def imported_files(script: Path, arguments: Sequence[str], output: Path) -> dict
     recording = json.loads(recorded) if recorded else {"error": f"{script} ended its process"}
     if recording["error"]:
         raise UserError(recording["error"])
-    contents: dict[str, bytes] = {}
+    contents: dict[str, str] = {}
     for group, name, text in sorted(recording["files"], key=lambda file: file[0] != "jobs"):
         stem = re.sub(r"[^\w.-]+", "-", name).strip(".-") or script.stem
         path = Path("" if group == "jobs" else group, f"{stem}.yaml")
         while str(path) in contents:
             path = path.with_stem(f"{path.stem}_2")
         data = _tidied(yaml.safe_load(text), (output / path).parent)
-        contents[str(path)] = yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=120).encode()
+        contents[str(path)] = yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=120)
     if not contents:
         raise UserError(f"{script} submits nothing; expected a call such as ml_client.jobs.create_or_update(job)")
     return contents

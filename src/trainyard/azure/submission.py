@@ -6,21 +6,20 @@ import json
 import os
 import re
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any
 
-from trainyard.azure.failures import in_words
+from trainyard.azure.failures import explaining_refusals, in_words
 from trainyard.azure.workspace import Workspace, azure_ml, connect
 from trainyard.azure.workspace_checks import workspace_problems
 from trainyard.errors import UserError
 from trainyard.spec.diagnostic import Diagnostic
 from trainyard.spec.resolution import Resolution
-
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -48,7 +47,8 @@ class Submission:
         self._file = file
         self._workspace = workspace
         self._client = connect(workspace)
-        self._job = self._call(lambda: _load(file, values))
+        with self._explaining:
+            self._job = _load(file, values)
         self._is_name_chosen = bool(name or self._job.name)
         self._job.name = name or self._job.name or _drawn_name(file)
 
@@ -57,8 +57,10 @@ class Submission:
 
         `sizes` are the VM sizes that clusters should have, by their names.
         """
-        found = self._call(lambda: workspace_problems(self._client, self._workspace, resolution, sizes))
-        if self._is_name_chosen and (earlier := self._call(self._found)) is not None:
+        with self._explaining:
+            found = workspace_problems(self._client, self._workspace, resolution, sizes)
+            earlier = self._found() if self._is_name_chosen else None
+        if earlier is not None:
             raise UserError(
                 f"{self._workspace} already has a job '{earlier.name}': {earlier.studio_url}; "
                 "nothing was submitted; give another --name, or none"
@@ -93,16 +95,18 @@ class Submission:
     def stream(self) -> None:
         """Print the job's logs until it has ended; raise UserError if it failed."""
         from azure.ai.ml.exceptions import JobException
-        from azure.core.exceptions import AzureError
 
-        try:
-            self._client.jobs.stream(self._job.name)
-        except JobException as error:
-            if isinstance(error.__cause__, KeyboardInterrupt):
-                raise KeyboardInterrupt from error
-            raise UserError(f"job '{self._job.name}' failed: {_reason(str(error))}") from error
-        except AzureError as error:
-            raise in_words(error, self._workspace, self._file) from error
+        with self._explaining:
+            try:
+                self._client.jobs.stream(self._job.name)
+            except JobException as error:
+                if isinstance(error.__cause__, KeyboardInterrupt):
+                    raise KeyboardInterrupt from error
+                raise UserError(f"job '{self._job.name}' failed: {_reason(str(error))}") from error
+
+    @property
+    def _explaining(self) -> AbstractContextManager[None]:
+        return explaining_refusals(self._workspace, self._file)
 
     def _found(self) -> Submitted | None:
         """Return the job of this name, if the workspace has one."""
@@ -113,25 +117,12 @@ class Submission:
         except ResourceNotFoundError:
             return None
 
-    def _call(self, function: Callable[[], _T]) -> _T:
-        """Return what a function returns; raise what Azure's client raises in words for users."""
-        return _in_words(function, self._workspace, self._file)
-
 
 def reach(workspace: Workspace) -> None:
     """Ask for a workspace; raise UserError if it does not answer, and where azure-ai-ml is not installed."""
     client = connect(workspace)
-    _in_words(lambda: workspace_problems(client, workspace), workspace, None)
-
-
-def _in_words(function: Callable[[], _T], workspace: Workspace, file: Path | None) -> _T:
-    """Return what a function returns; raise what Azure's client raises in words for users."""
-    from azure.core.exceptions import AzureError
-
-    try:
-        return function()
-    except AzureError as error:
-        raise in_words(error, workspace, file) from error
+    with explaining_refusals(workspace, None):
+        workspace_problems(client, workspace)
 
 
 def _load(file: Path, values: Mapping[str, str]) -> Any:

@@ -79,7 +79,6 @@ def find_workspace(
 
 
 def _looked_up(setting: _Setting) -> str:
-    """Return a part of the address from where it is set, or an empty text."""
     for variable in setting.variables:
         if os.environ.get(variable):
             return os.environ[variable]
@@ -137,24 +136,17 @@ def azure_ml() -> Any:
     return azure.ai.ml
 
 
-def connect(workspace: Workspace) -> Any:
-    """Return the client of a workspace; nothing is sent yet. Raise UserError without azure-ai-ml."""
-    return _client(
-        subscription_id=workspace.subscription,
-        resource_group_name=workspace.resource_group,
-        workspace_name=workspace.name,
-    )
+def connect(place: Workspace | str) -> Any:
+    """Return the client of a workspace, or of a registry by its name; only for the latter Azure is asked.
 
-
-def connect_registry(name: str) -> Any:
-    """Return the client of a registry, which Azure is asked for. Raise UserError without azure-ai-ml."""
-    return _client(registry_name=name)
-
-
-def _client(**place: str) -> Any:
-    """Return the client of a place, with azure-identity's default credential."""
+    Raise UserError without azure-ai-ml.
+    """
     sdk = azure_ml()
     from azure.identity import DefaultAzureCredential
 
+    names = {"registry_name": place}
+    if isinstance(place, Workspace):
+        names = {"subscription_id": place.subscription, "resource_group_name": place.resource_group}
+        names["workspace_name"] = place.name
     # Without progress, version 1.35.2 of the client waits forever when the upload of one file fails.
-    return sdk.MLClient(DefaultAzureCredential(), enable_telemetry=False, show_progress=True, **place)
+    return sdk.MLClient(DefaultAzureCredential(), enable_telemetry=False, show_progress=True, **names)

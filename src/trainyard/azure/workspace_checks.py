@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from trainyard.azure.workspace import Workspace, connect_registry
+from trainyard.azure.workspace import Workspace, connect
 from trainyard.errors import UserError
 from trainyard.settings.quantities import counted
 from trainyard.settings.suggestions import close_match
@@ -192,7 +192,7 @@ def _asset_problems(client: Any, workspace: Workspace, resolution: Resolution) -
         registry = asset.parts.get("registry", "")
         try:
             if registry not in clients:
-                clients[registry] = connect_registry(registry)
+                clients[registry] = connect(registry)
             is_there = _has(clients[registry], asset)
         except AzureError as error:
             if not registry:

@@ -106,7 +106,8 @@ def _packages(folder: Path) -> Iterator[Check]:
     pins = _pins(folder)
     for line in importlib.metadata.requires(DISTRIBUTION) or ():
         requirement = Requirement(line)
-        extra = _extra_of(requirement.marker)
+        named = re.search(r"""extra == ["']([\w-]+)["']""", str(requirement.marker or ""))
+        extra = named[1] if named else ""
         if extra not in ("", "train", "azure"):
             continue
         if requirement.marker is not None and not requirement.marker.evaluate({"extra": extra}):
@@ -128,12 +129,6 @@ def _packages(folder: Path) -> Iterator[Check]:
             yield Check(name, "note", f"{version}, pinned to {pin}", f"pip install '{name}=={pin}'")
         else:
             yield Check(name, "ok", version)
-
-
-def _extra_of(marker: object) -> str:
-    """Return the extra that a requirement belongs to, or an empty text."""
-    found = re.search(r"""extra == ["']([\w-]+)["']""", str(marker or ""))
-    return found[1] if found else ""
 
 
 def _pins(folder: Path) -> dict[str, str]:
@@ -178,7 +173,6 @@ def _gpus() -> Iterator[Check]:
 
 
 def _azure_cli() -> Iterator[Check]:
-    """Check the Azure CLI and its extension for machine learning."""
     if shutil.which("az") is None:
         fix = "for `az ml`: https://learn.microsoft.com/cli/azure/install-azure-cli; `trainyard submit` does without"
         yield Check("az", "note", "not found", fix)
@@ -201,7 +195,6 @@ def _azure_cli() -> Iterator[Check]:
 
 
 def _workspace() -> Check:
-    """Check that the workspace of `trainyard submit` answers."""
     from trainyard.azure.submission import reach
     from trainyard.azure.workspace import find_workspace
 

@@ -40,14 +40,11 @@ def explain(subject: str | None) -> None:
     if subject is None:
         click.echo(as_list(_RULES.values()))
     elif subject.endswith((".yaml", ".yml")) or Path(subject).is_file():
-        click.echo(_explanation_of_file(chosen_file(subject, None)))
+        file = chosen_file(subject, None)
+        explained = [as_text(_RULES[id]) for id in rules_that_find_something(file)] or [f"no findings in {file}"]
+        click.echo(f"\n\n{'-' * 80}\n\n".join([*explained, *_settings_of_trainings(file)]))
     else:
         click.echo(as_text(find_rule(subject, _RULES)))
-
-
-def _explanation_of_file(file: Path) -> str:
-    explained = [as_text(_RULES[id]) for id in rules_that_find_something(file)] or [f"no findings in {file}"]
-    return f"\n\n{'-' * 80}\n\n".join([*explained, *_settings_of_trainings(file)])
 
 
 def _settings_of_trainings(file: Path) -> list[str]:

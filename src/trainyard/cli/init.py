@@ -56,7 +56,7 @@ def _create(folder: Path, recipe: str, *, force: bool) -> None:
     root = folder.resolve()
     source = installed_from()
     texts = scaffolding.new_project(root.name, recipe, source)
-    contents = {**_encoded(texts), **scaffolding.copies_of_project(recipe, source)}
+    contents: dict[str, str | bytes] = {**texts, **scaffolding.copies_of_project(recipe, source)}
     write_new(root, contents, force=force, way_out="choose another folder, or replace them with --force")
     project = Project(root)
     report = write(project, render(project, _FIRST_PROFILE))
@@ -86,7 +86,7 @@ def _adopt(folder: Path) -> None:
     clusters = Computes(store, settings.computes).unknown(result.files)
     source = installed_from()
     texts = scaffolding.existing_repository(root.name, source, clusters)
-    contents = {**_encoded(texts), **scaffolding.wheel_of(source)}
+    contents: dict[str, str | bytes] = {**texts, **scaffolding.wheel_of(source)}
     kept = [path for path in contents if (root / path).exists()]
     write_new(root, {path: content for path, content in contents.items() if path not in kept}, force=False)
     for path in contents:
@@ -120,11 +120,9 @@ def _say_what_to_fill_in(source: InstalledFrom, file: Path) -> None:
         click.echo(f"note: {where}; of this one that is not known: {source.problem}", err=True)
 
 
-def _encoded(texts: Mapping[str, str]) -> dict[str, bytes]:
-    return {path: text.encode() for path, text in texts.items()}
-
-
-def write_new(root: Path, contents: Mapping[str, bytes], *, force: bool, way_out: str = "choose another name") -> None:
+def write_new(
+    root: Path, contents: Mapping[str, str | bytes], *, force: bool, way_out: str = "choose another name"
+) -> None:
     """Write files below a folder. Raise UserError, and write nothing, where one exists already."""
     in_the_way = [path for path in contents if (root / path).exists()]
     if in_the_way and not force:
@@ -133,4 +131,4 @@ def write_new(root: Path, contents: Mapping[str, bytes], *, force: bool, way_out
         would_be = f"{counted(len(in_the_way), 'file')} would be overwritten, so nothing was written"
         raise UserError(f"{would_be}: {listed}{more}; {way_out}")
     for path, content in contents.items():
-        replace_atomically(root / path, content, root)
+        replace_atomically(root / path, content.encode() if isinstance(content, str) else content, root)

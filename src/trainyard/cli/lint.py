@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -55,7 +54,24 @@ _FORMATS = ("text", "json", "sarif", "github")
 @click.option("--root", type=PathOf("folder"), help="Read nothing outside of it.  [default: the repository]")
 @click.option("--no-templates", is_flag=True, help="Render nothing: findings do not name the template's line.")
 @click.option("--yes", is_flag=True, help="Read a folder of any size outside a repository without asking.")
-def lint(paths: tuple[str, ...], more_paths: tuple[str, ...], profile: str | None, **flags: Any) -> None:
+def lint(
+    paths: tuple[str, ...],
+    more_paths: tuple[str, ...],
+    output_format: str,
+    fix: bool,
+    pedantic: bool,
+    fail_on: str | None,
+    select: Sequence[str],
+    ignore: Sequence[str],
+    baseline: Path | None,
+    no_baseline: bool,
+    write_baseline: bool,
+    stdin_filename: Path | None,
+    profile: str | None,
+    root: Path | None,
+    no_templates: bool,
+    yes: bool,
+) -> None:
     """Check Azure ML YAML: every mistake with file, line, column and what to do. Exit 1 when there is an error.
 
     \b
@@ -67,49 +83,23 @@ def lint(paths: tuple[str, ...], more_paths: tuple[str, ...], profile: str | Non
       trainyard lint --format sarif my/folder for code scanning; github and json for others
       trainyard lint - --stdin-filename pipelines/ddp.yaml < changed.yaml
     """
-    chosen = [Path(path) for path in (*paths, *more_paths)]
+    given = [Path(path) for path in (*paths, *more_paths)]
     if profile is not None:
-        if not chosen or flags["fix"] or _STDIN in chosen:
+        if not given or fix or _STDIN in given:
             raise UsageError("--profile renders files aside and checks them: give PATH, without --fix and -")
-        chosen = [rendered_aside(path, profile, {}) for path in chosen]
-    if not check(chosen, **flags):
-        sys.exit(1)
-
-
-def check(
-    paths: Sequence[Path],
-    *,
-    output_format: str = "text",
-    fix: bool = False,
-    pedantic: bool = False,
-    fail_on: str | None = None,
-    select: Sequence[str] = (),
-    ignore: Sequence[str] = (),
-    baseline: Path | None = None,
-    no_baseline: bool = False,
-    write_baseline: bool = False,
-    stdin_filename: Path | None = None,
-    root: Path | None = None,
-    no_templates: bool = False,
-    yes: bool = False,
-) -> bool:
-    """Check files and folders (none: the project's), print the findings, and return whether none makes the check fail.
-
-    Nothing outside of `root` is read; by default that is the repository, or the project. Raise UserError if the options
-    contradict each other, or a file cannot be read or written.
-    """
+        given = [rendered_aside(path, profile, {}) for path in given]
     if fix and write_baseline:
         raise UsageError("--fix and --write-baseline cannot be combined: fix first, then write the baseline.")
     if no_baseline and (baseline or write_baseline):
         raise UsageError("--no-baseline cannot be combined with --baseline and --write-baseline")
     texts: dict[Path, str] = {}
-    if stdin_filename is not None or _STDIN in paths:
-        if stdin_filename is None or list(paths) != [_STDIN] or fix:
+    if stdin_filename is not None or _STDIN in given:
+        if stdin_filename is None or given != [_STDIN] or fix:
             raise UsageError(_USE_OF_STDIN)
-        paths = [stdin_filename]
+        given = [stdin_filename]
         texts = {Path(os.path.abspath(stdin_filename)): _standard_input()}
-    chosen = list(paths) or folders_to_check(Path.cwd())
-    if not (paths or yes):
+    chosen = given or folders_to_check(Path.cwd())
+    if not (given or yes):
         _ask_before_reading_much(Path.cwd())
     root = root or root_of(chosen)
     limit_reading(root)
@@ -126,15 +116,17 @@ def check(
             raise UsageError("--write-baseline requires --baseline FILE.")
         # One that the settings name is the repository's choice.
         keep_in_baseline(known_in, found, result.files, None if baseline else root)
-        return True
+        return
     left = [each for each in without_known(found, known_in, result.files, store.peek) if settings.reports(each.rule)]
     related = left if no_templates else with_template_lines(left, texts)
     _print(related, output_format, texts)
     if output_format == "text":
-        known, fixable = len(found) - len(left), 0 if fix else _count_fixable(left)
-        summary = summarise(related, len(result.files), known=known, fixable=fixable)
+        # A rendered file has to be fixed in its template.
+        fixable = [each for each in left if each.replacement is not None and not (fix or _is_rendered(each.span.file))]
+        summary = summarise(related, len(result.files), known=len(found) - len(left), fixable=len(fixable))
         click.echo(click.style(summary, bold=True), err=True, color=colour_choice())
-    return not any(map(settings.fails, related))
+    if any(map(settings.fails, related)):
+        sys.exit(1)
 
 
 def _ask_before_reading_much(folder: Path) -> None:
@@ -188,11 +180,6 @@ def _is_rendered(file: Path) -> bool:
     from trainyard.render.rendered_files import read_rendered
 
     return read_rendered(file) is not None
-
-
-def _count_fixable(diagnostics: Sequence[Diagnostic]) -> int:
-    """Return how many findings `--fix` would try to fix; a rendered file has to be fixed in its template."""
-    return sum(each.replacement is not None and not _is_rendered(each.span.file) for each in diagnostics)
 
 
 def keep_in_baseline(

@@ -62,7 +62,7 @@ def new_pipeline(name: str, component: str | None) -> None:
 
 
 def _add(project: Project, texts: Mapping[str, str]) -> None:
-    write_new(project.root, {path: text.encode() for path, text in texts.items()}, force=False)
+    write_new(project.root, texts, force=False)
     for path in texts:
         click.echo(f"wrote {short(project.root / path)}", err=True)
     for line in write(project, render(project)).lines():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -83,9 +82,6 @@ class Amount(click.ParamType):  # type: ignore[type-arg]
 
 class OneOf(click.Choice):  # type: ignore[type-arg]
     """One of some words; an error names the closest."""
-
-    def __init__(self, words: Sequence[str]) -> None:
-        super().__init__(words)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Return the word, whatever its case; fail with the words that there are and the value."""
@@ -177,13 +173,10 @@ _JOB = re.compile(r"^type:\s*pipeline\s*$|/(pipeline|command|sweep)Job\.schema\.
 
 def _an_example() -> Path | None:
     """Return a file that a newcomer to this folder could mean; None without any, three folders deep."""
-    below = ((folder for folder in Path().glob(depth) if _is_shown(folder)) for depth in ("*", "*/*", "*/*/*"))
-    found = (_example_in(*folders) for folders in ([Path("pipelines")], [Path()], *below))
+    below = (Path().glob(depth) for depth in ("*/", "*/*/", "*/*/*/"))
+    shown = ((each for each in folders if not any(part[0] == "." for part in each.parts)) for folders in below)
+    found = (_example_in(*folders) for folders in ([Path("pipelines")], [Path()], *shown))
     return next(filter(None, found), None)
-
-
-def _is_shown(folder: Path) -> bool:
-    return folder.is_dir() and not any(part.startswith(".") for part in folder.parts)
 
 
 def _example_in(*folders: Path) -> Path | None:
@@ -191,9 +184,5 @@ def _example_in(*folders: Path) -> Path | None:
     def likely(file: Path) -> tuple[bool, bool, int]:
         return "pipeline" in file.stem, file.stem in _FIRST, file.stat().st_size
 
-    jobs = [file for folder in folders for file in _yaml_files(folder) if _is_job(file)]
+    jobs = [file for folder in folders for file in _yaml_files(folder) if _JOB.search(text_or_empty(file))]
     return max(jobs, key=likely, default=None)
-
-
-def _is_job(file: Path) -> bool:
-    return _JOB.search(text_or_empty(file)) is not None

@@ -171,6 +171,10 @@ def plan_against(file: Path, output_format: str, ref: str) -> Compared:
             )
         limit_reading(revision.top, revision.root)
         difference = _difference(file, revision)
+    if output_format == "html":
+        from trainyard.report.plan_page import difference_as_html
+
+        return Compared(difference_as_html(difference), [difference.after])
     return Compared(difference_reporters.FORMATTERS[output_format](difference), [difference.after])
 
 

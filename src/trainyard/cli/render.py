@@ -80,7 +80,6 @@ def render(
 
 
 def _write(project: Project, profile: str | None, settings: Mapping[str, object], out: Path | None) -> None:
-    """Render and write every file, and report what changed."""
     rendered = rendering.render(project, profile, settings, out)
     for line in write(project, rendered).lines():
         click.echo(line, err=True)

@@ -57,7 +57,8 @@ def meanings(project: Project, rendering: Rendering) -> Iterator[Meaning]:
         _write_aside(project, rendering, aside)
         files = sorted(path.relative_to(rendering.root) for path in rendering.files if path.suffix == ".yaml")
         for file in (each for each in files if each.parts[0] == "compute"):
-            if changes := _of_cluster(rendering.root, aside, file):
+            before = keys_of(rendering.root / file) if (rendering.root / file).is_file() else []
+            if changes := tuple(changes_between(before, keys_of(aside / file))):
                 yield Meaning(file, changes=changes)
         for file in (each for each in files if each.parts[0] == "pipelines"):
             meaning = _of_pipeline(rendering.root, aside, file)
@@ -71,11 +72,6 @@ def _write_aside(project: Project, rendering: Rendering, folder: Path) -> None:
     for path, file in render_limited(project, profile.name, profile.settings, folder).files.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(file.text, encoding="utf-8")
-
-
-def _of_cluster(root: Path, aside: Path, file: Path) -> tuple[Change, ...]:
-    before = keys_of(root / file) if (root / file).is_file() else []
-    return tuple(changes_between(before, keys_of(aside / file)))
 
 
 def _of_pipeline(root: Path, aside: Path, file: Path) -> Meaning:
@@ -147,9 +143,16 @@ def summary(rendering: Rendering, drifts: Sequence[Drift], meanings: Sequence[Me
         *_first(f"{meaning.file} is {meaning.note}" for meaning in meanings if meaning.note),
     ]
     costs = _places(meanings, _costs)
-    looks = _first(look for meaning in meanings for look in _looks(meaning))
+    looks = _first(
+        f"! {meaning.file.stem}, {job}: {finding}"
+        for meaning in meanings
+        for job, finding in (meaning.difference.new_findings if meaning.difference is not None else ())
+    )
     values = _without_repeated(_places(meanings, _values))
-    by_importance = sorted(values, key=lambda value: (_importance(value), -len(values[value])))
+    kinds = {
+        value: [kind for kind, pattern in enumerate(_BY_IMPORTANCE) if pattern.match(value.label)] for value in values
+    }
+    by_importance = sorted(values, key=lambda value: ((kinds[value] or [len(_BY_IMPORTANCE)])[0], -len(values[value])))
     tail = [
         *_section("at one time, at most", _rows(list(costs)[:_MOST_OF_A_KIND], costs)),
         *(["", *looks] if looks else []),
@@ -198,11 +201,6 @@ def _costs(meaning: Meaning) -> Iterator[_Value]:
             yield _of_figure(figure)
 
 
-def _looks(meaning: Meaning) -> Iterator[str]:
-    for job, finding in meaning.difference.new_findings if meaning.difference is not None else ():
-        yield f"! {meaning.file.stem}, {job}: {finding}"
-
-
 def _of_figure(figure: FigureChange) -> _Value:
     return _Value(figure.label, figure.before_text, figure.after_text, times(figure))
 
@@ -216,11 +214,6 @@ def _without_repeated(places: dict[_Value, list[str]]) -> dict[_Value, list[str]
         if figure is not None:
             kept[figure] = list(dict.fromkeys([*kept[figure], *kept.pop(value)]))
     return kept
-
-
-def _importance(value: _Value) -> int:
-    ranks = [rank for rank, pattern in enumerate(_BY_IMPORTANCE) if pattern.match(value.label)]
-    return ranks[0] if ranks else len(_BY_IMPORTANCE)
 
 
 def _section(title: str, rows: Sequence[str]) -> list[str]:

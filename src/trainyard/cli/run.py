@@ -182,9 +182,12 @@ def _conclude(
         suggestions = []
         if not file.is_file():
             suggestions.append((f"{program()} render", f"writes {file} for the cluster"))
-        elif _can_be_planned(pipeline):
+        # `plan` takes a pipeline of command jobs; a standalone job fills its file.
+        elif not any(
+            j.span == pipeline.span or isinstance(j.component, OtherComponent) for j in pipeline.jobs.values()
+        ):
             suggestions.append((f"{program()} plan {named}", "what it takes on the cluster, and what an hour costs"))
-        if working_folder.has_profile("nd96"):
+        if (working_folder.private_folder().parent / "profiles" / "nd96.yaml").is_file():
             suggestions.append((f"{program()} render nd96 --diff", "the same pipeline for machines with 8 x A100"))
         print_next(*suggestions)
         return 0
@@ -205,12 +208,6 @@ def _conclude(
         resuming = f"{program()} runs resume {run}"
         print_next(logs, (resuming, "keeps what completed; trainings continue from their checkpoints"))
     return exit_code_after(record.reason) if record.status == "canceled" else 1
-
-
-def _can_be_planned(pipeline: Pipeline) -> bool:
-    """Return whether `plan` takes the file: a pipeline of command jobs; a standalone job fills its file."""
-    jobs = pipeline.jobs.values()
-    return not any(job.span == pipeline.span or isinstance(job.component, OtherComponent) for job in jobs)
 
 
 @dataclass(frozen=True)

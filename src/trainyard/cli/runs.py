@@ -24,7 +24,7 @@ from trainyard.report.live import LivePage, RunsPage, served
 from trainyard.report.run_index import IndexedRun, check_columns, shown, sorted_by
 from trainyard.report.run_report import summarise
 from trainyard.settings.quantities import counted, cut, duration, memory, moment, number
-from trainyard.settings.run_record import RunRecord, as_document
+from trainyard.settings.run_record import as_document
 from trainyard.terminal import print_facts, program, short, table
 
 _COLUMNS = ("run", "status", "started", "took")
@@ -217,7 +217,10 @@ def runs_clean(keep: int, older_than: float | None, yes: bool) -> None:
     if not removable:
         click.echo(f"nothing to delete: {counted(len(list_runs(folder)), 'run')} in {short(folder)}", err=True)
         return
-    rows = [(*_named(record), memory(bytes_held_alone(record.folder))) for record in removable]
+    rows = [
+        (record.name, record.status, moment(record.started_at), memory(bytes_held_alone(record.folder)))
+        for record in removable
+    ]
     click.echo(table(("run", "status", "started", "size"), rows), err=True)
     question = f"delete {'this run' if len(removable) == 1 else f'these {len(removable)} runs'}?"
     if not yes and not sys.stdin.isatty():
@@ -225,10 +228,6 @@ def runs_clean(keep: int, older_than: float | None, yes: bool) -> None:
     elif yes or click.confirm(question, err=True):
         freed_bytes = remove_runs(folder, removable)
         click.echo(f"deleted {counted(len(removable), 'run')}, {memory(freed_bytes)}", err=True)
-
-
-def _named(record: RunRecord) -> tuple[str, str, str]:
-    return record.name, record.status, moment(record.started_at)
 
 
 def _print_added(path: Path, printed: dict[Path, int], last: Path | None) -> Path | None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import click
 
 from trainyard.catalogue import tables
-from trainyard.catalogue.skus import Sku, UnknownSku, all_skus, family, find_sku
+from trainyard.catalogue.skus import UnknownSku, all_skus, family, find_sku
 from trainyard.cli.parameters import OneOf
 
 
@@ -23,20 +21,17 @@ def skus(name: str | None, output_format: str) -> None:
       trainyard skus Standard_ND96asr_v4
       trainyard skus ND96
     """
-    chosen = _named(name) if name else all_skus()
+    chosen = all_skus()
+    if name:
+        try:
+            chosen = (find_sku(name),)
+        except UnknownSku:
+            chosen = family(name)
+            if not chosen:
+                raise
     if output_format == "json":
         click.echo(tables.as_json(chosen))
     elif name and len(chosen) == 1:
         click.echo(tables.one_in_full(chosen[0]))
     else:
         click.echo(tables.overview(chosen))
-
-
-def _named(name: str) -> Sequence[Sku]:
-    """Return the machine with this name, or else those whose names begin like this. UnknownSku without any."""
-    try:
-        return [find_sku(name)]
-    except UnknownSku:
-        if found := family(name):
-            return found
-        raise

@@ -14,7 +14,7 @@ import click
 from trainyard import project_files
 from trainyard.printing import plain_text
 from trainyard.project_files import OutsideRoot, root_of, write_text
-from trainyard.rehearse.errors import cannot_write
+from trainyard.rehearse.errors import writing
 from trainyard.render.project import NoProject, Project, find_project
 from trainyard.settings.quantities import counted, memory
 from trainyard.spec.model import Component, Job, PipelineComponent
@@ -52,12 +52,10 @@ def runs_folder(run_folder: Path | None = None) -> Path:
 def keep_out_of_git(run_folder: Path | None = None) -> Path:
     """Make the private folder, and have it ignore itself: git takes nothing of it, whatever the repository ignores."""
     folder = private_folder(run_folder)
-    try:
+    with writing(folder):
         if run_folder is not None and folder.is_relative_to(run_folder.absolute()):
             run_folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         project_files.keep_out_of_git(folder)
-    except OSError as error:
-        raise cannot_write(folder, error) from error
     return folder
 
 
@@ -69,17 +67,6 @@ def template_of(file: Path) -> Path | None:
     except (NoProject, ValueError):
         return None
     return Path(here.shown(template)) if template.is_file() else None
-
-
-def has_profile(name: str) -> bool:
-    """Return whether there is a project here with a profile of this name."""
-    try:
-        here = project()
-    except NoProject:
-        return False
-    from trainyard.render.profiles import profile_names  # which takes 60 ms to import
-
-    return name in profile_names(here)
 
 
 def keep_runs_out_of_snapshots(pipeline: PipelineComponent, run_folder: Path | None = None) -> None:

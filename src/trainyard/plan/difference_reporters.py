@@ -1,4 +1,4 @@
-"""The difference between two plans as text, as Markdown for a pull request, as JSON and as an HTML page."""
+"""The difference between two plans as text, as Markdown for a pull request, as JSON, and as rows for a page."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from trainyard.plan import markdown
 from trainyard.plan.difference import FigureChange, PlanDifference
 from trainyard.plan.job_plans import JobPlan, UnplannedJob
 from trainyard.plan.pipeline_settings import Change
-from trainyard.plan.reporters import page_template
 from trainyard.settings.quantities import duration, number
 from trainyard.spec.secrets import redacted
 
@@ -97,23 +96,13 @@ def _figures_as_json(figures: Sequence[FigureChange]) -> dict[str, Any]:
     return {figure.name: {"before": figure.before, "after": figure.after} for figure in figures}
 
 
-def as_html(found: PlanDifference) -> str:
-    """Return the difference as a page that needs no network."""
-    return page_template("difference.html.j2").render(
-        found=found,
-        nothing=NOTHING,
-        jobs=_jobs(found),
-        sections=[(name, [_figure_row(figure) for figure in figures]) for name, figures in _sections(found)],
-        settings=[_setting_row(change) for change in found.changes],
-    )
+def rows_of(found: PlanDifference) -> dict[str, Any]:
+    """Return what a page of the difference shows: the jobs that are new or gone, the figures by section, settings."""
+    sections = [(name, [_figure_row(figure) for figure in figures]) for name, figures in _sections(found)]
+    return {"jobs": _jobs(found), "sections": sections, "settings": list(map(_setting_row, found.changes))}
 
 
-FORMATTERS: dict[str, Callable[[PlanDifference], str]] = {
-    "text": as_text,
-    "markdown": as_markdown,
-    "json": as_json,
-    "html": as_html,
-}
+FORMATTERS: dict[str, Callable[[PlanDifference], str]] = {"text": as_text, "markdown": as_markdown, "json": as_json}
 
 
 def several(found: Sequence[PlanDifference], against: str, output_format: str, broken: Sequence[str] = ()) -> str:

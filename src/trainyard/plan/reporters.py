@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trainyard import printing
 from trainyard.catalogue.skus import Sku
@@ -16,9 +15,6 @@ from trainyard.plan.estimate.estimator import Estimate
 from trainyard.plan.estimate.money import RESTART_SECONDS, Price
 from trainyard.plan.job_plans import JobPlan, Measured, Plan, UnplannedJob
 from trainyard.settings.quantities import count, counted, duration
-
-if TYPE_CHECKING:
-    from jinja2 import Template
 
 _LABEL_WIDTH = 13
 
@@ -358,11 +354,3 @@ def _money_as_json(job: JobPlan) -> dict[str, Any]:
         "how long the job takes is not known": job.hours is None,
     }
     return estimates.with_reasons(document, *(reason for reason, applies in unknown.items() if applies))
-
-
-def page_template(name: str) -> Template:
-    """Return a template of this folder: HTML is escaped, and an undefined name is an error."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    folder = FileSystemLoader(Path(__file__).parent)
-    return Environment(loader=folder, autoescape=True, undefined=StrictUndefined, trim_blocks=True).get_template(name)

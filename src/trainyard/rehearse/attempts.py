@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainyard.rehearse.command import fill_command, parallel_command, spark_command, write_settings
-from trainyard.rehearse.errors import cannot_write
+from trainyard.rehearse.errors import writing
 from trainyard.rehearse.local_jobs import LocalJob
 from trainyard.rehearse.machine import AZURE_ML_MASTER_PORT, gpus_of_node
 from trainyard.rehearse.tracking_store import RunIdentity
@@ -178,7 +178,7 @@ def make_folders(attempt: Attempt) -> list[GivenInput]:
     if attempt.number == 1:
         # A runner that was killed while it linked an earlier result leaves hard links, which must not be written to.
         shutil.rmtree(folder, ignore_errors=True)
-    try:
+    with writing(folder):
         for part in ("data", "nodes"):
             shutil.rmtree(folder / part, ignore_errors=True)
         for part in ("data", "outputs", "user_logs", "system_logs"):
@@ -203,26 +203,19 @@ def make_folders(attempt: Attempt) -> list[GivenInput]:
         for node in range(attempt.job.counts.nodes):
             attempt.job.snapshot.copy_to(attempt.working_folder(node))
             _link_artifacts(attempt, attempt.working_folder(node))
-    except OSError as error:
-        raise cannot_write(folder, error) from error
     return given
 
 
 def lose_what_a_preemption_takes(attempt: Attempt) -> None:
     """Remove what is on the machines only: `./outputs`, `./logs`, and outputs that are uploaded when a job ends."""
     for name, path in attempt.output_paths.items():
-        if _mode(attempt, name) == "upload":
+        written = attempt.job.use.job.outputs.get(name)
+        own = written.data.get("mode") if written is not None and isinstance(written.data, dict) else None
+        if (own or attempt.job.component.outputs[name].mode) == "upload":
             shutil.rmtree(path, ignore_errors=True)
             path.unlink(missing_ok=True)
     if "artifacts" not in attempt.job.component.outputs:
         shutil.rmtree(attempt.artifacts_folder, ignore_errors=True)
-
-
-def _mode(attempt: Attempt, output: str) -> str | None:
-    """The mode of an output: the job's own, else the component's."""
-    written = attempt.job.use.job.outputs.get(output)
-    own = written.data.get("mode") if written is not None and isinstance(written.data, dict) else None
-    return own or attempt.job.component.outputs[output].mode
 
 
 def _link_artifacts(attempt: Attempt, working_folder: Path) -> None:

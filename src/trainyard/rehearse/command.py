@@ -32,27 +32,18 @@ def fill_command(
     inputs: Mapping[str, ParameterValue | Path],
     outputs: Mapping[str, Path],
     *,
+    text: Value | None = None,
     strict: bool = False,
 ) -> str:
     """Return the shell line of a job: `${{inputs.x}}` as a literal's `str()` or a path, `${{outputs.y}}` as a path.
 
     `${{search_space.x}}` is an input as well: what a sweep draws for it. `$[[ … ]]` is dropped when an optional input
-    in it has no value. Raise `SpecError` for a binding to an unknown port, an input without a value outside `$[[ ]]`,
-    and if `strict` for a value that would break out of the quotes around it.
+    in it has no value. Another `text` of the component is filled in like its command. Raise `SpecError` for a binding
+    to an unknown port, an input without a value outside `$[[ ]]`, and if `strict` for a value that would break out of
+    the quotes around it.
     """
-    return fill_text(component.command.data, component, inputs, outputs, strict=strict)
-
-
-def fill_text(
-    text: str,
-    component: Component,
-    inputs: Mapping[str, ParameterValue | Path],
-    outputs: Mapping[str, Path],
-    *,
-    strict: bool = False,
-) -> str:
-    """Return another text of a component, filled in like its command."""
-    return _Filler(component, inputs, outputs, strict).fill(parse_expressions(text))
+    filled = component.command if text is None else text
+    return _Filler(component, inputs, outputs, strict).fill(parse_expressions(str(filled.data)))
 
 
 # What ends a quoted text of a POSIX shell, or has a meaning in it.
@@ -185,9 +176,10 @@ def write_settings(
     data_folder: Path,
 ) -> None:
     """Write what the program needs to know; raise OSError, or `RunError` for an MLTable that cannot be read."""
-    source = fill_text(str(task.input_data.data), job.component, inputs, outputs)
-    append_to = fill_text(str(task.append_row_to.data), job.component, inputs, outputs) if task.append_row_to else None
-    concurrency = _number(job, task.max_concurrency_per_instance, 1) * _number_of_nodes(job)
+    source = fill_command(job.component, inputs, outputs, text=task.input_data)
+    append_to = task.append_row_to and fill_command(job.component, inputs, outputs, text=task.append_row_to)
+    of_node, nodes = _text(job, task.max_concurrency_per_instance) or "", settled(job.use.instance_count)
+    concurrency = (int(of_node) if of_node.isdecimal() else 1) * (nodes if isinstance(nodes, int) else 1)
     settings = {
         "entry_script": task.entry_script,
         "input": source,
@@ -207,25 +199,11 @@ def write_settings(
 def _table(source: Path, downloads: Path) -> dict[str, Any] | None:
     """The paths and transformations of an MLTable; None for other data. Files with a public address are downloaded."""
     table = read_mltable(source)
-    if table is not None:
-        table["paths"] = [{kind: _local(path, downloads) for kind, path in entry.items()} for entry in table["paths"]]
+    for entry in table["paths"] if table is not None else ():
+        addresses = {kind: web_address(path) for kind, path in entry.items()}
+        entry |= {kind: str(download(address, downloads)) for kind, address in addresses.items() if address is not None}
     return table
-
-
-def _local(path: str, downloads: Path) -> str:
-    address = web_address(path)
-    return str(download(address, downloads)) if address is not None else path
 
 
 def _text(job: LocalJob, value: Value | None) -> str | None:
     return str(settled(job.use.resolve(value))) if value is not None and value.data is not None else None
-
-
-def _number(job: LocalJob, value: Value | None, default: int) -> int:
-    text = _text(job, value)
-    return int(text) if text is not None and text.isdecimal() else default
-
-
-def _number_of_nodes(job: LocalJob) -> int:
-    nodes = settled(job.use.instance_count)
-    return nodes if isinstance(nodes, int) else 1

@@ -22,7 +22,7 @@ import yaml
 
 from trainyard.printing import last_lines
 from trainyard.rehearse.digests import ContentDigests, digest_of
-from trainyard.rehearse.errors import RunError, UsageError, cannot_write, error_at
+from trainyard.rehearse.errors import RunError, UsageError, error_at, writing
 from trainyard.rehearse.local_jobs import LocalJob
 from trainyard.settings.files import open_lock_file
 from trainyard.settings.quantities import duration
@@ -151,7 +151,6 @@ class ContainerImage:
     has_open_mpi: bool = False
 
     def __str__(self) -> str:
-        """The name with the digest."""
         return f"{self.name} ({self.digest})"
 
 
@@ -190,13 +189,11 @@ def images_of(
 @contextlib.contextmanager
 def _one_builder(folder: Path) -> Iterator[None]:
     """Let one run at a time pull and build: others want the same images."""
-    try:
+    with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         with open_lock_file(folder / "images.lock") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
-    except OSError as error:
-        raise cannot_write(folder, error) from error
 
 
 @dataclass(frozen=True)
@@ -216,7 +213,7 @@ class _Images:
         if environment.build_path is not None:
             dockerfile = environment.dockerfile or "Dockerfile"
             tag = _tag("build", self.digests.of_path(environment.build_path), dockerfile)
-            if not self._is_here(tag):
+            if _inspected(self.engine, tag) is None:
                 self._build(tag, environment.build_path / dockerfile, environment.build_path, environment.build_path)
             return tag
         base = _published(job, environment)
@@ -224,9 +221,9 @@ class _Images:
         if conda is None:
             return self._pulled(base, environment)
         tag = _tag("conda", base, conda, _CONDA_DOCKERFILE)
-        if not self._is_here(tag):
+        if _inspected(self.engine, tag) is None:
             base = self._pulled(base, environment)
-            context = self.folder / _content(tag)
+            context = self.folder / tag.rpartition(":")[2]
             shutil.rmtree(context, ignore_errors=True)
             context.mkdir()
             text = _CONDA_DOCKERFILE.format(base=base, prefix=f"/azureml-envs/{context.name}")
@@ -236,12 +233,9 @@ class _Images:
             self._build(tag, context / "Dockerfile", context, environment.package_source[0])
         return tag
 
-    def _is_here(self, name: str) -> bool:
-        return _inspected(self.engine, name) is not None
-
     def _build(self, tag: str, dockerfile: Path, context: Path, place: Path) -> None:
         """Build an image; `place` is what its user knows of it."""
-        log = self.folder / f"{_content(tag)}.log"
+        log = self.folder / f"{tag.rpartition(':')[2]}.log"
         self.note(f"building the image of {place}, once ({log})")
         started = time.monotonic()
         words = ("build", "--network", "host", "--tag", tag, "--file", str(dockerfile), str(context))
@@ -253,7 +247,7 @@ class _Images:
         """Have a published image on this machine; return its name here."""
         full = _with_registry(image)
         for name in (image, full):
-            if self._is_here(name):
+            if _inspected(self.engine, name) is not None:
                 return name
         self.note(f"pulling {full}, once")
         log = self.folder / "pull.log"
@@ -282,10 +276,6 @@ def _published(job: str, environment: Environment) -> str:
 
 def _tag(*content: object) -> str:
     return f"localhost/trainyard:{digest_of(*content)[:_DIGITS]}"
-
-
-def _content(tag: str) -> str:
-    return tag.rpartition(":")[2]
 
 
 def _conda_text(environment: Environment) -> str | None:

@@ -66,7 +66,8 @@ def in_container(
     """
     engine = image.engine
     variables = {**_identity(engine), **process.environment}
-    client = {name: value for name, value in os.environ.items() if _belongs_to_client(name)}
+    is_client = {name: name in _OF_THE_CLIENT or name.startswith(_PREFIXES_OF_THE_CLIENT) for name in os.environ}
+    client = {name: value for name, value in os.environ.items() if is_client[name]}
     name = f"trainyard-{digest_of(str(attempt.job_folder), attempt.number)[:_DIGITS]}-{process.rank}"
     words = [
         *(engine.program, "run", "--rm", "--pull", "never", "--name", name),
@@ -129,10 +130,6 @@ def _identity(engine: ContainerEngine) -> dict[str, str]:
     return {"HOME": "/tmp", "USER": name, "LOGNAME": name}
 
 
-def _belongs_to_client(name: str) -> bool:
-    return name in _OF_THE_CLIENT or name.startswith(_PREFIXES_OF_THE_CLIENT)
-
-
 def _environment(variables: Mapping[str, str], client: Mapping[str, str]) -> list[str]:
     """Pass variables by name, so that no secret is in a command line that others see; the client's own by value."""
     given = [f"{name}={value}" if name in client else name for name, value in sorted(variables.items())]
@@ -158,7 +155,6 @@ def _shared_memory(attempt: Attempt) -> str:
 
 
 def _docker_arguments(attempt: Attempt) -> list[str]:
-    """The words of `docker_args`, a text or a list of texts."""
     written: Value | None = attempt.job.resources.docker_args if attempt.job.resources is not None else None
     if written is None:
         return []

@@ -6,11 +6,11 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainyard.rehearse.errors import RunError, cannot_write
+from trainyard.rehearse.errors import RunError, writing
 from trainyard.settings.files import file_sha256, files_beneath, replace_text
 from trainyard.settings.quantities import memory
 
@@ -60,17 +60,17 @@ class ContentDigests:
         It is remembered as `kept_as`.
         """
         listed = list(files)
-        return self._kept(
-            kept_as,
-            lambda: _state_of(listed),
-            lambda: digest_of(*sorted((name, os.access(file, os.X_OK), self.of_file(file)) for file, name in listed)),
-        )
+
+        def digest() -> str:
+            return digest_of(*sorted((name, os.access(file, os.X_OK), self.of_file(file)) for file, name in listed))
+
+        return self._kept(kept_as, listed, digest)
 
     def of_file(self, file: Path) -> str:
         """Return the SHA-256 of a file's content."""
         if file.stat().st_size < _REMEMBERED_BYTES:
             return self._read_digest(file)
-        return self._kept(str(file), lambda: _state_of([(file, "")]), lambda: self._read_digest(file))
+        return self._kept(str(file), [(file, "")], lambda: self._read_digest(file))
 
     def once(self, name: str, files: Iterable[tuple[Path, str]]) -> str:
         """Return the digest of files as they were when this was first called with the name: looking takes time too."""
@@ -78,9 +78,9 @@ class ContentDigests:
             self._of_run[name] = self.of_files(files, name)
         return self._of_run[name]
 
-    def _kept(self, name: str, state_now: Callable[[], _State], compute: Callable[[], str]) -> str:
+    def _kept(self, name: str, files: Sequence[tuple[Path, str]], compute: Callable[[], str]) -> str:
         """Return what is remembered under a name for the files' state, else what is computed now."""
-        state = state_now()
+        state = _state_of(files)
         if state.size_bytes < _REMEMBERED_BYTES:
             return compute()
         remembered = self._load()
@@ -88,7 +88,7 @@ class ContentDigests:
         if known is not None and known[0] == state.digest:
             return known[1]
         digest = compute()
-        if time.time() - state.newest >= _SETTLED_SECONDS and state_now() == state:
+        if time.time() - state.newest >= _SETTLED_SECONDS and _state_of(files) == state:
             remembered[name] = [state.digest, digest]
             self._changed = True
         return digest
@@ -141,9 +141,8 @@ def _state_of(files: Iterable[tuple[Path, str]]) -> _State:
 
 def write_json(file: Path, document: object) -> None:
     """Replace a JSON file that only saves time: a damaged one counts as missing. Raise `RunError` on failure."""
-    try:
+    with writing(file):
+        file.parent.mkdir(parents=True, exist_ok=True)
         # ext4 writes a file to the disk, and waits, when it takes another's place: milliseconds for each job.
         file.unlink(missing_ok=True)
         replace_text(file, json.dumps(document, ensure_ascii=False) + "\n", is_durable=False)
-    except OSError as error:
-        raise cannot_write(file, error) from error

@@ -8,6 +8,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Collection
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
@@ -93,9 +94,10 @@ class Display:
         """Show that a run begins."""
         self._record = record
         if self._is_live:
+            from rich.console import Console
             from rich.live import Live  # rich takes 0.1 s, and only terminals need it
 
-            console = self._console()
+            console = Console(file=self._stream, force_terminal=True)  # rich obeys NO_COLOR by itself
             self._live = Live(
                 get_renderable=lambda: _table(record, self._time_left, console.width, self._rows(console)),
                 console=console,
@@ -161,12 +163,6 @@ class Display:
             self._live.console.print(text, markup=False, highlight=False, soft_wrap=True)
         else:
             print(text, file=self._stream, flush=True)
-
-    def _console(self) -> Console:
-        from rich.console import Console
-
-        # rich obeys NO_COLOR by itself.
-        return Console(file=self._stream, force_terminal=True)
 
 
 def _table(record: RunRecord, time_left: TimeLeft, width: int, rows: int | None) -> Table:
@@ -236,9 +232,7 @@ def _progress(name: str, job: JobRecord, line: str, time_left: TimeLeft) -> str:
 def _elapsed(job: JobRecord) -> float | None:
     if job.duration_s is not None or job.started is None or job.status != "running":
         return job.duration_s
-    from datetime import datetime, timezone
-
-    return (datetime.now(timezone.utc) - datetime.fromisoformat(job.started)).total_seconds()
+    return time.time() - datetime.fromisoformat(job.started).timestamp()
 
 
 def _last_line(run_folder: Path, job: JobRecord) -> str:

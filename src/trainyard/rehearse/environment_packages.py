@@ -17,7 +17,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from trainyard.catalogue.python_packages import known_module, modules_of, package_name, package_of
-from trainyard.rehearse.errors import cannot_write
+from trainyard.rehearse.errors import writing
 from trainyard.rehearse.local_jobs import LocalJob
 from trainyard.rehearse.local_python import local_packages, python_version
 from trainyard.spec.model import Environment
@@ -64,7 +64,8 @@ def wanted_packages(environment: Environment) -> list[WantedPackage]:
     Lines that name no package (options, addresses, local folders) are left out, as are those for other platforms.
     """
     found: dict[str, WantedPackage] = {}
-    for entry in (*_entries_of_conda(environment), *_entries_of_requirements(environment)):
+    required = [line for file in _requirements_files(environment) for line in _lines_of(file)]
+    for entry in (*_entries_of_conda(environment), *required):
         packages = _of_conda(entry) if entry.by_conda else _of_pip(entry)
         found.update((package.name, package) for package in packages)
     return list(found.values())
@@ -122,11 +123,6 @@ def _entries_in(data: Any, file: Path, start: int) -> Iterator[_Entry]:
         for text in texts if isinstance(texts, list) else ():
             line = next((number for number, line in numbered if str(text) in line), start)
             yield _Entry(str(text), file, line, by_conda=isinstance(entry, str))
-
-
-def _entries_of_requirements(environment: Environment) -> Iterator[_Entry]:
-    for file in _requirements_files(environment):
-        yield from _lines_of(file)
 
 
 def _lines_of(file: Path) -> Iterator[_Entry]:
@@ -232,10 +228,8 @@ def environment_notes(jobs: Iterable[LocalJob], python: Path, run_folder: Path) 
         lines += [f"  other version: {package}" for package in others]
     if lines:
         file = run_folder / LIST_FILE
-        try:
+        with writing(file):
             file.write_text("\n".join(lines) + "\n", encoding="utf-8")
-        except OSError as error:
-            raise cannot_write(file, error) from error
     if notes:
         notes[-1] += f" (all in {LIST_FILE} of the run's folder)"
     return notes

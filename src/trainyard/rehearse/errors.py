@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from trainyard.errors import UsageError, UserError
 from trainyard.spec.diagnostic import Diagnostic, Span, SpecError
 from trainyard.spec.set_arguments import COMMAND_LINE
 
-__all__ = ["RunError", "UsageError", "cannot_write", "error_at"]
+__all__ = ["RunError", "UsageError", "error_at", "writing"]
 
 _RULE = "local-run"
 """The rule that diagnostics of this package carry."""
@@ -18,12 +20,16 @@ class RunError(UserError):
     """A run that this machine does not allow: a full disk, a folder that cannot be written."""
 
 
-def cannot_write(path: Path, error: OSError) -> RunError:
-    """Return the error for a path that cannot be written, with the reason and what to do."""
-    return RunError(
-        f"{path}: cannot be written ({error.strerror or error}); free some space or make it writable, "
-        "or put runs elsewhere with --run-dir DIR"
-    )
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn an OSError in the block into the RunError of a path that cannot be written: the reason, and what to do."""
+    try:
+        yield
+    except OSError as error:
+        raise RunError(
+            f"{path}: cannot be written ({error.strerror or error}); free some space or make it writable, "
+            "or put runs elsewhere with --run-dir DIR"
+        ) from error
 
 
 def error_at(span: Span, message: str, hint: str = "") -> SpecError | UsageError:

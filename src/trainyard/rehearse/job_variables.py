@@ -45,16 +45,13 @@ CHEATSHEET = "Azure/azureml-cheatsheets distributed-training.md"
 LOCAL = "local runs only"
 _OBSERVED = "observed in published dumps of a job's environment"
 _OF_CLUSTERS = f"{_OBSERVED} (AmlCompute)"
+_OF_DEEPSPEED = "DeepSpeed comm.py in_aml()"
 _MLFLOW = "azureml-mlflow 1.62.0.post6, service_context_loader.py"
 
 VARIABLES: tuple[Variable, ...] = (
     Variable("AZUREML_RUN_ID", lambda attempt, rank: attempt.run.run_id, _OBSERVED),
     Variable("AZUREML_ROOT_RUN_ID", lambda attempt, rank: attempt.run.root_run_id, _OBSERVED),
-    Variable(
-        "AZUREML_EXPERIMENT_ID",
-        lambda attempt, rank: attempt.run.experiment_id,
-        f"{_OBSERVED}; DeepSpeed comm.py in_aml()",
-    ),
+    Variable("AZUREML_EXPERIMENT_ID", lambda attempt, rank: attempt.run.experiment_id, f"{_OBSERVED}; {_OF_DEEPSPEED}"),
     Variable("AZUREML_ARM_PROJECT_NAME", lambda attempt, rank: attempt.run.experiment, _OBSERVED),
     Variable("AZUREML_ARM_SUBSCRIPTION", lambda attempt, rank: _NO_SUBSCRIPTION, _OBSERVED),
     Variable("AZUREML_ARM_RESOURCEGROUP", lambda attempt, rank: "local", _OBSERVED),
@@ -79,16 +76,9 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("AZ_BATCHAI_JOB_MASTER_NODE_IP", lambda attempt, rank: NODE_ADDRESS, _OF_CLUSTERS),
     Variable("AZ_BATCHAI_TASK_INDEX", lambda attempt, rank: attempt.node_of(rank), _OF_CLUSTERS),
     Variable(
-        "AZ_BATCH_IS_CURRENT_NODE_MASTER",
-        lambda attempt, rank: "true" if attempt.node_of(rank) == 0 else "false",
-        _OF_CLUSTERS,
+        "AZ_BATCH_IS_CURRENT_NODE_MASTER", lambda attempt, rank: str(attempt.node_of(rank) == 0).lower(), _OF_CLUSTERS
     ),
-    Variable(
-        "AZ_BATCH_HOST_LIST",
-        lambda attempt, rank: ",".join(map(_address_of, range(attempt.job.counts.nodes))),
-        _OF_CLUSTERS,
-        "several nodes",
-    ),
+    Variable("AZ_BATCH_HOST_LIST", lambda attempt, rank: _host_list(attempt), _OF_CLUSTERS, "several nodes"),
     Variable("MLFLOW_TRACKING_URI", lambda attempt, rank: attempt.run.tracking_uri, _MLFLOW),
     Variable("MLFLOW_TRACKING_TOKEN", lambda attempt, rank: "local", _MLFLOW),
     Variable("MLFLOW_RUN_ID", lambda attempt, rank: attempt.run.run_id, _MLFLOW),
@@ -113,11 +103,10 @@ VARIABLES: tuple[Variable, ...] = (
 """Those of every distribution; the others are in `local_distributions.py`."""
 
 
-def _address_of(node: int) -> str:
-    """Return an address of this machine that no other node has: all of 127.0.0.0/8 are its own, on Linux (ip(7))."""
-    if sys.platform != "linux":
-        return NODE_ADDRESS
-    return str(ipaddress.IPv4Address(NODE_ADDRESS) + node)
+def _host_list(attempt: Attempt) -> str:
+    """An address of this machine for each node: all of 127.0.0.0/8 are its own, on Linux (ip(7))."""
+    first, apart = ipaddress.IPv4Address(NODE_ADDRESS), int(sys.platform == "linux")
+    return ",".join(str(first + node * apart) for node in range(attempt.job.counts.nodes))
 
 
 def _process_name(attempt: Attempt, rank: int) -> str:
@@ -190,7 +179,11 @@ def process_environment(
         environment = dict(attempt.image.environment)
         environment |= {name: value for name, value in inherited.items() if name in shared}
     else:
-        environment = {name: value for name, value in inherited.items() if _describes_the_machine(name)}
+        environment = {
+            name: value
+            for name, value in inherited.items()
+            if name in _OF_THE_MACHINE or name.startswith(_PREFIXES_OF_THE_MACHINE)
+        }
         environment["PATH"] = job_path(attempt.python, inherited.get("PATH"))
     environment |= _contract(attempt, rank, of_distribution) | attempt.job.environment_variables
     if attempt.without_gpus:
@@ -218,8 +211,3 @@ def _contract(attempt: Attempt, rank: int, of_distribution: Sequence[Variable]) 
     for name, value in attempt.parameters.items():
         variables[_PARAMETER_PREFIX + name] = str(value)
     return variables
-
-
-def _describes_the_machine(name: str) -> bool:
-    """Whether an inherited variable describes this machine, so that jobs get it; PATH is theirs to have."""
-    return name in _OF_THE_MACHINE or name.startswith(_PREFIXES_OF_THE_MACHINE)

@@ -18,7 +18,7 @@ from trainyard.rehearse.attempts import (
 )
 from trainyard.rehearse.cancellation import Cancellation
 from trainyard.rehearse.digests import ContentDigests, digest_of
-from trainyard.rehearse.errors import RunError, cannot_write
+from trainyard.rehearse.errors import RunError, writing
 from trainyard.rehearse.faults import Fault
 from trainyard.rehearse.guardian import Guardian
 from trainyard.rehearse.launcher import launch
@@ -164,8 +164,9 @@ def work(
         if reused is None and why is None and context.options.reuse_imports:
             found = cache.find_by_imports(start, key, job, digests, context.folder)
             if found is not None:
-                taken = f"taken from run {found.earlier.run}, with --reuse-imports: {found.differs}"
-                reused = Reused(job.name, found.earlier, found.key, attempt.command, taken)
+                earlier, earlier_key, differs = found
+                taken = f"taken from run {earlier.run}, with --reuse-imports: {differs}"
+                reused = Reused(job.name, earlier, earlier_key, attempt.command, taken)
         if reused is not None:
             take_over(context, job.name, reused.earlier)
             cache.remember_result(reused.key, reused.earlier.identity, context.folder, context.name, job.name)
@@ -295,7 +296,7 @@ def _publish(context: RunContext, job: LocalJob) -> None:
         source = context.job_folder(job.name) / "outputs" / port
         if place is None or not source.exists():
             continue
-        try:
+        with writing(place):
             place.parent.mkdir(parents=True, exist_ok=True)
             shutil.rmtree(place, ignore_errors=True)
             place.unlink(missing_ok=True)
@@ -303,8 +304,6 @@ def _publish(context: RunContext, job: LocalJob) -> None:
                 shutil.copytree(source, place, copy_function=link_or_copy)
             else:
                 link_or_copy(str(source), str(place))
-        except OSError as error:
-            raise cannot_write(place, error) from error
 
 
 def _filled_in(path: str, macros: Mapping[str, str]) -> str:

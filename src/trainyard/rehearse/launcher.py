@@ -52,10 +52,11 @@ def _run(attempt: Attempt, given: Sequence[GivenInput], cancellation: Cancellati
         ports = job.distribution.ports(counts) if job.distribution is not None else 0
         first = job.distribution.first_port if job.distribution is not None else 0
         candidates = range(first, first + 1000)  # all below 32768, where Linux begins to assign ports to clients
+        outputs, faults = attempt.job_folder / "outputs", attempt.faults
         attempt = replace(
             attempt,
             ports=[stack.enter_context(reserved_port(candidates)) for _ in range(ports)],
-            events_url=_watch_for_faults(attempt, stack),
+            events_url=faults.begin(attempt.logs[0], attempt.tracked, outputs, stack) if faults is not None else None,
         )
         processes: Sequence[Process] = [
             Process(
@@ -109,10 +110,3 @@ def _watch_machine_use(attempt: Attempt, stack: ExitStack) -> Callable[[list[int
 
     sessions = ContainerSessions(attempt, attempt.image.engine)
     return stack.enter_context(machine_use_sampled(*arguments, sessions))
-
-
-def _watch_for_faults(attempt: Attempt, stack: ExitStack) -> str | None:
-    """Have the attempt's faults, if it has any, begin to watch it; return where they announce a preemption."""
-    if attempt.faults is None:
-        return None
-    return attempt.faults.begin(attempt.logs[0], attempt.tracked, attempt.job_folder / "outputs", stack)

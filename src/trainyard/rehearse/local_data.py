@@ -19,7 +19,7 @@ from typing import Any
 
 import yaml
 
-from trainyard.rehearse.errors import RunError, cannot_write, error_at
+from trainyard.rehearse.errors import RunError, error_at, writing
 from trainyard.spec.diagnostic import Span
 from trainyard.spec.resolved import DataPath, Known
 from trainyard.spec.set_arguments import COMMAND_LINE
@@ -60,7 +60,7 @@ def download(address: str, cache: Path) -> Path:
     from urllib.error import URLError
     from urllib.request import urlopen  # takes 20 ms to import
 
-    try:
+    with writing(file):
         file.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=file.parent, delete=False) as part:
             try:
@@ -68,12 +68,10 @@ def download(address: str, cache: Path) -> Path:
                     shutil.copyfileobj(answer, part)
                 part.close()
                 os.replace(part.name, file)
+            except (URLError, TimeoutError, ConnectionError) as error:
+                raise RunError(f"{address}: cannot be downloaded ({getattr(error, 'reason', error)})") from error
             finally:
                 Path(part.name).unlink(missing_ok=True)
-    except (URLError, TimeoutError, ConnectionError) as error:
-        raise RunError(f"{address}: cannot be downloaded ({getattr(error, 'reason', error)})") from error
-    except OSError as error:
-        raise cannot_write(file, error) from error
     return file
 
 
@@ -163,10 +161,11 @@ def on_this_machine(data: LocalPath, port_type: str, named: str, kept: KeptData)
             raise error_at(data.span, f"{named}: {problem}", f"give the folder that holds it: {parent}")
         if is_model and _HUB_NAME.fullmatch(data.written):
             folder = f"models/{PurePosixPath(data.written).name.lower()}"
-            hint = f"{data.written} looks like a name on the Hugging Face Hub: `hf download {data.written} --local-dir "
-            raise error_at(
-                data.span, f"{named}: {problem}", f"{hint}{folder}`, then --set {data.settable}.path={folder}"
+            hint = (
+                f"{data.written} looks like a name on the Hugging Face Hub: `trainyard model fetch {data.written}` or "
             )
+            hint += f"`hf download {data.written} --local-dir {folder}`, then --set {data.settable}.path={folder}"
+            raise error_at(data.span, f"{named}: {problem}", hint)
         raise error_at(
             data.span, f"{named}: {problem}", f"{_how_to_get(data)}, or give other data in its place: {set_it}"
         )

@@ -140,7 +140,10 @@ def local_pipeline(
         if job.scaling is not None:
             notes.append(f"{name}: {job.scaling}")
         if name in selected:
-            job = replace(job, inputs={port: _here(job, port, source, kept) for port, source in job.inputs.items()})
+            for port, source in job.inputs.items():
+                if isinstance(source, LocalPath):
+                    named = f"job {name!r}: input {port!r}"
+                    job.inputs[port] = on_this_machine(source, job.component.inputs[port].type, named, kept)
             without_gpus = cap.too_few_gpus(job.processes)
             notes += [f"{name}: {without_gpus}"] if without_gpus is not None else []
             notes += [f"{name}: {port!r} takes a folder, and gets a file" for port in _files_for_folders(job, jobs)]
@@ -208,13 +211,6 @@ def _local_job(resolution: Resolution, name: str, cap: ProcessCap) -> LocalJob:
         timeout_seconds=timeout,
         destinations=dict(_destinations(resolution, use)),
     )
-
-
-def _here(job: LocalJob, port: str, source: Source, kept: KeptData) -> Source:
-    """The source of an input, with data on this machine; raise for data that is not."""
-    if not isinstance(source, LocalPath):
-        return source
-    return on_this_machine(source, job.component.inputs[port].type, f"job {job.name!r}: input {port!r}", kept)
 
 
 def _refuse_what_no_process_takes(value: object, resolved: Resolved, what: str) -> None:

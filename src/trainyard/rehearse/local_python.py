@@ -18,6 +18,7 @@ from trainyard.settings.files import files_beneath, os_error_reason
 
 _PACKAGE_FOLDERS = frozenset({"site-packages", "dist-packages"})
 _NO_PATH = re.compile(r"#|import\s")
+_NO_CODE = re.compile(r"(?:^|/)(?:\.[^/]*|__pycache__)$")
 # What setuptools writes where a package's folder cannot be put on the path as it is: modules and where they are.
 _MAPPING = re.compile(r"^MAPPING: dict\[str, str\] = (\{.*\})$", re.MULTILINE)
 
@@ -91,7 +92,8 @@ def importable_files(root: Path) -> Iterator[tuple[Path, str]]:
         if entry.is_file():
             yield entry, entry.name
         else:
-            yield from ((file, f"{entry.name}/{name}") for file, name in files_beneath(entry, _may_hold_code))
+            code = files_beneath(entry, lambda folder: not _NO_CODE.search(folder))
+            yield from ((file, f"{entry.name}/{name}") for file, name in code)
 
 
 def importable_modules(root: Path) -> set[str]:
@@ -113,11 +115,6 @@ def _is_importable(entry: Path) -> bool:
     if entry.is_file():
         return entry.suffix in (".py", ".so")
     return entry.name.isidentifier() and (any(entry.glob("*.py")) or any(entry.glob("*/__init__.py")))
-
-
-def _may_hold_code(folder: str) -> bool:
-    name = folder.rpartition("/")[2]
-    return name != "__pycache__" and not name.startswith(".")
 
 
 def python_paths(python: Path) -> list[str]:

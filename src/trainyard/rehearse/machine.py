@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from trainyard.rehearse.errors import RunError, cannot_write
+from trainyard.rehearse.errors import RunError, writing
 from trainyard.settings.files import open_lock_file
 
 VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
@@ -103,11 +103,9 @@ def seen_at(place: Path, run_folder: Path) -> Iterator[None]:
         yield
         return
     _private_folder("trainyard-runs", "paths without spaces")
-    try:
+    with writing(place):
         place.unlink(missing_ok=True)
         place.symlink_to(run_folder)
-    except OSError as error:
-        raise cannot_write(place, error) from error
     try:
         yield
     finally:

@@ -70,14 +70,10 @@ def _texts(job: LocalJob) -> Iterator[str]:
     for command in commands:
         text = str(command)
         for words in simple_commands(text):
-            yield from (word.text for word in words if not _is_written_to(text, word.start))
+            # What `>` writes to is not read.
+            yield from (word.text for word in words if not text[: word.start].rstrip(" \t").endswith(">"))
     yield from (source for source in job.inputs.values() if isinstance(source, str))
     yield from (value for name, value in job.environment_variables.items() if not _SCRATCH.search(name))
-
-
-def _is_written_to(command: str, start: int) -> bool:
-    """Whether the word that begins there is where `>` writes to."""
-    return command[max(0, start - 4) : start].rstrip().endswith(">")
 
 
 def _paths_in(text: str) -> Iterator[str]:

@@ -36,17 +36,13 @@ _LAST_LINES_SECONDS = 5.0
 _CHILDREN_SECONDS, _CHILDREN_PAUSE_SECONDS = 0.2, 0.005
 
 
-def shell_path() -> str:
-    """Return the shell that runs commands, as on Azure ML: bash where there is one."""
-    return shutil.which("bash") or "/bin/sh"
-
-
 @dataclass
 class Process:
     """A process to start: a shell line, its environment and folder, and the file for its output.
 
     Started, it leads a group. `prefix` are words before the shell, which start it in a container: then the process is
-    the engine's program, which passes on what its container says, and `ending` kills the container.
+    the engine's program, which passes on what its container says, and `ending` kills the container. As on Azure ML, the
+    shell is bash where there is one.
     """
 
     rank: int
@@ -55,7 +51,7 @@ class Process:
     working_folder: Path
     log: Path
     prefix: tuple[str, ...] = ()
-    shell: str = field(default_factory=shell_path)
+    shell: str = field(default_factory=lambda: shutil.which("bash") or "/bin/sh")
     ending: tuple[str, ...] = ()
 
     def start(self) -> None:
@@ -167,7 +163,6 @@ class _Watch:
         self._beneath = beneath
 
     def start(self, process: Process) -> None:
-        """Start one more."""
         process.start()
         self.started[process.rank] = process
         threading.Thread(target=self._report_exit, args=(process,), daemon=True).start()

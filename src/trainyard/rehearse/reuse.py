@@ -14,13 +14,14 @@ import re
 import shutil
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from trainyard.rehearse.digests import ContentDigests, digest_of, write_json
-from trainyard.rehearse.errors import cannot_write
+from trainyard.rehearse.errors import writing
 from trainyard.rehearse.job_imports import imported_files, is_python
 from trainyard.rehearse.local_data import LocalPath
 from trainyard.rehearse.local_jobs import LocalJob, WrittenValue
@@ -71,15 +72,6 @@ def _jobs_of(run_folder: Path) -> Mapping[str, JobRecord]:
         return {}
 
 
-@dataclass(frozen=True)
-class ResultByImports:
-    """A result that was made with other code, its key, and what differs: files that the job does not import."""
-
-    earlier: EarlierResult
-    key: JobKey
-    differs: str
-
-
 def job_key(
     job: LocalJob,
     upstream_identities: Mapping[str, str],
@@ -95,14 +87,17 @@ def job_key(
     count by `upstream_identities`, local data by content. For a job in containers, the digest of their
     `image` counts in place of `python`.
     """
-    component = job.component
+    component, task = job.component, job.component.task
+    resources = () if job.resources is None else (job.resources.instance_type, job.resources.shm_size)
+    # Of a sweep, parallel or Spark job all settings, without their places.
+    task_parts = [] if task is None else [type(task).__name__, _without_places(task)]
     parts = {
         "code": job.snapshot.digest(digests),
-        "command": digest_of(component.command.data, *_task_parts(component)),
+        "command": digest_of(component.command.data, *task_parts),
         "outputs": digest_of(sorted((port.name, port.type) for port in component.outputs.values())),
         "environment": _environment_digest(component.environment, digests),
         "distribution": digest_of(job.distribution_type, job.counts.nodes, job.counts.processes_per_node),
-        "resources": digest_of(_resources_parts(job)),
+        "resources": digest_of([value.data if value is not None else None for value in resources]),
         "environment_variables": digest_of(job.environment_variables),
     }
     if image is not None:
@@ -126,18 +121,6 @@ def job_key(
             content = digest_of(type(source).__name__, source)
         parts[f"input {name}"] = content
     return JobKey(digest_of(parts), parts)
-
-
-def _resources_parts(job: LocalJob) -> list[object]:
-    if job.resources is None:
-        return []
-    values = (job.resources.instance_type, job.resources.shm_size)
-    return [value.data if value is not None else None for value in values]
-
-
-def _task_parts(component: Component) -> list[object]:
-    """What a sweep, parallel or Spark job runs besides its command: all of its settings, without their places."""
-    return [] if component.task is None else [type(component.task).__name__, _without_places(component.task)]
 
 
 def _without_places(setting: object) -> object:
@@ -218,8 +201,11 @@ class StepCache:
 
     def find_by_imports(
         self, last_file_name: str, key: JobKey, job: LocalJob, digests: ContentDigests, own_run: Path
-    ) -> ResultByImports | None:
-        """Return the newest result of an earlier start that differs in files only that the job does not import."""
+    ) -> tuple[EarlierResult, JobKey, str] | None:
+        """Return the newest result of an earlier start that differs only in files that the job does not import.
+
+        With it come its key, and what differs.
+        """
         last = _read(self._last_file(last_file_name))
         for parts in [last["parts"], *last.get("earlier", [])] if last else []:
             if any(parts.get(name) != key.parts.get(name) for name in {*parts, *key.parts} - {"code"}):
@@ -229,7 +215,7 @@ class StepCache:
                 continue
             found, _ = self.find(earlier_key := JobKey(digest_of(parts), parts), own_run)
             if found is not None:
-                return ResultByImports(found, earlier_key, _changes_of(job, changes))
+                return found, earlier_key, _changes_of(job, changes)
         return None
 
     def remember_start(
@@ -241,7 +227,7 @@ class StepCache:
         known = [last["parts"], *last.get("earlier", [])] if last else []
         earlier = [parts for parts in known if parts != key.parts][:_STARTS_KEPT]
         document = {"format": CACHE_FORMAT, "run": run, "parts": key.parts, "earlier": earlier}
-        self._write(self._last_file(last_file_name), document)
+        write_json(self._last_file(last_file_name), document)
 
     def remember_result(self, key: JobKey, identity: str, run_folder: Path, run: str, job: str) -> None:
         """Record a completed job's outputs under its key, with file sizes and times. Raise `RunError` on failure."""
@@ -258,14 +244,7 @@ class StepCache:
             # One of each run: its equal jobs, which do not reuse each other's, would displace the results of others.
             known = [other for other in known if other["run_folder"] != location["run_folder"]]
             locations = [*known, location][-_LOCATIONS_KEPT:]
-            self._write(file, {"format": CACHE_FORMAT, "identity": identity, "locations": locations})
-
-    def _write(self, file: Path, document: object) -> None:
-        try:
-            file.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise cannot_write(file.parent, error) from error
-        write_json(file, document)
+            write_json(file, {"format": CACHE_FORMAT, "identity": identity, "locations": locations})
 
     def _result_file(self, key: JobKey) -> Path:
         return self._folder / "results" / f"{key.key}.json"
@@ -280,15 +259,19 @@ def link_result(earlier: EarlierResult, job_folder: Path) -> None:
     The folder is emptied first, because a runner that was killed at this point leaves a part of a result. Raise
     `RunError` when the folder cannot be written; it is then emptied again.
     """
-    source = earlier.run_folder / "jobs" / earlier.job
     shutil.rmtree(job_folder, ignore_errors=True)
-    try:
-        for part in ("outputs", "user_logs", "artifacts"):
-            if (source / part).is_dir():
-                shutil.copytree(source / part, job_folder / part, symlinks=True, copy_function=link_or_copy)
-    except OSError as error:
-        shutil.rmtree(job_folder, ignore_errors=True)
-        raise cannot_write(job_folder, error) from error
+    with ExitStack() as undone:
+        undone.callback(shutil.rmtree, job_folder, ignore_errors=True)
+        link_parts(earlier.run_folder / "jobs" / earlier.job, job_folder, ("outputs", "user_logs", "artifacts"))
+        undone.pop_all()
+
+
+def link_parts(source: Path, target: Path, parts: Sequence[str]) -> None:
+    """Put folders of one job in place of another's: as hard links or copies. Raise `RunError` on failure."""
+    with writing(target):
+        for part in (part for part in parts if (source / part).is_dir()):
+            shutil.rmtree(target / part, ignore_errors=True)
+            shutil.copytree(source / part, target / part, symlinks=True, copy_function=link_or_copy)
 
 
 def link_or_copy(source: str, target: str) -> None:

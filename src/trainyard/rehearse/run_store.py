@@ -19,7 +19,7 @@ from itertools import count
 from pathlib import Path
 
 from trainyard.git import NoGit, ask_git, index_of, is_object, repository_top
-from trainyard.rehearse.errors import RunError, UsageError, cannot_write
+from trainyard.rehearse.errors import RunError, UsageError, writing
 from trainyard.rehearse.local_data import LocalPath
 from trainyard.rehearse.local_jobs import LocalJob, LocalPipeline, WrittenValue
 from trainyard.rehearse.tracking_store import TrackingStore
@@ -33,7 +33,6 @@ from trainyard.settings.run_record import (
     read_run_record,
 )
 from trainyard.settings.suggestions import did_you_mean
-from trainyard.spec.model import Environment
 from trainyard.spec.resolved import JobOutput
 
 LOCK_FILE = "run.lock"
@@ -69,7 +68,7 @@ def now() -> str:
 
 
 def _new_job(job: LocalJob, titles: Mapping[str, int]) -> JobRecord:
-    component, title = job.component, job.use.job.display_name
+    component, title, named = job.component, job.use.job.display_name, job.component.environment
     return JobRecord(
         name=job.name,
         component=component.name,
@@ -78,7 +77,7 @@ def _new_job(job: LocalJob, titles: Mapping[str, int]) -> JobRecord:
         processes_per_node=job.counts.processes_per_node,
         world_size=job.processes,
         distribution=job.distribution_type,
-        environment=_environment_name(component.environment),
+        environment=named and (named.reference or named.image or (str(named.build_path) if named.build_path else None)),
         inputs=recorded_inputs(job),
         outputs={port: _output_path(JobOutput(job.name, port)) for port in component.outputs},
         display_name=title if titles[title] == 1 else "",
@@ -102,22 +101,13 @@ def _output_path(output: JobOutput) -> str:
     return f"jobs/{output.job}/outputs/{output.port}"
 
 
-def _environment_name(environment: Environment | None) -> str | None:
-    if environment is None:
-        return None
-    build = str(environment.build_path) if environment.build_path else None
-    return environment.reference or environment.image or build
-
-
 def write_record(writer: RunRecordWriter, changed: str | None = None) -> None:
     """Replace run.json, of whose jobs only `changed` and those that run may have changed; without it all.
 
     Raise `RunError` if it cannot be written, leaving it as it was.
     """
-    try:
+    with writing(writer.file):
         writer.write(changed)
-    except OSError as error:
-        raise cannot_write(writer.file, error) from error
 
 
 def read_record(run_folder: Path) -> RunRecord:
@@ -151,10 +141,8 @@ def hold_lock(run_folder: Path) -> Iterator[None]:
 
     Raise `UsageError` when another runner holds it.
     """
-    try:
+    with writing(run_folder / LOCK_FILE):
         lock = open_lock_file(run_folder / LOCK_FILE)
-    except OSError as error:
-        raise cannot_write(run_folder / LOCK_FILE, error) from error
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -280,20 +268,17 @@ def _valid_name(text: str) -> str:
 
 def _create(folder: Path, *, may_exist: bool) -> Path:
     """Make the folder; one that exists is accepted only if it was named as a folder and holds `.trainyard` at most."""
-    try:
+    with writing(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise cannot_write(folder, error) from error
-    try:
-        folder.mkdir(mode=0o700)  # its logs and models are the user's, on a machine that others share
-    except FileExistsError:
-        if may_exist and folder.is_dir() and all(entry.name == ".trainyard" for entry in folder.iterdir()):
-            return folder
-        if (folder / RECORD_FILE).exists() or not may_exist:
-            raise UsageError(f"{folder}: a run of this name already exists; choose another name") from None
-        raise UsageError(f"{folder}: exists and is not an empty folder; choose another folder for the run") from None
-    except OSError as error:
-        raise cannot_write(folder, error) from error
+        try:
+            folder.mkdir(mode=0o700)  # its logs and models are the user's, on a machine that others share
+        except FileExistsError:
+            if may_exist and folder.is_dir() and all(entry.name == ".trainyard" for entry in folder.iterdir()):
+                return folder
+            is_run = (folder / RECORD_FILE).exists() or not may_exist
+            what = "a run of this name already exists; choose another name"
+            other = "exists and is not an empty folder; choose another folder for the run"
+            raise UsageError(f"{folder}: {what if is_run else other}") from None
     return folder
 
 
@@ -383,7 +368,7 @@ def clean(runs_folder: Path, records: Sequence[RunRecord]) -> int:
             continue  # written before runs had one
         identity = store.identity(record.experiment, record.id)
         for run in (identity, *(identity.of_job(job) for job in record.jobs)):
-            store.remove_run(run)
+            shutil.rmtree(store.folder_of(run), ignore_errors=True)
     return freed_bytes
 
 

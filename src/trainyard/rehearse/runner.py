@@ -38,12 +38,14 @@ from trainyard.settings.run_record import RunRecord
 from trainyard.spec.diagnostic import Diagnostic, SpecError
 from trainyard.spec.distributions import TensorFlow
 from trainyard.spec.literals import ParameterValue
-from trainyard.spec.model import Component, Pipeline, Spark, Sweep
+from trainyard.spec.model import Pipeline, Spark, Sweep
 from trainyard.spec.resolved import JobOutput, Known
 from trainyard.spec.set_inputs import resolve_with, with_absolute_paths
 from trainyard.spec.training_settings import BATCH_DOES_NOT_DIVIDE, REFUSED_BY_STEPS, refused_settings
 
 _PIP_INSTALL = re.compile(r"\bpip3? install\b")
+_RECORDED = ("max_processes", "strict", "only", "from_job", "without_gpus", "reuse_imports")
+"""Options that a record has under the same names, for a run that is resumed."""
 
 
 @dataclass(frozen=True)
@@ -105,14 +107,9 @@ def resume_run(record: RunRecord, pipeline: Pipeline, options: RunOptions, displ
     options = dataclasses.replace(
         options,
         overrides=record.overrides,
-        max_processes=record.max_processes,
-        strict=record.strict,
         python=Path(record.python) if record.python else options.python,
-        only=record.only,
-        from_job=record.from_job,
-        without_gpus=record.without_gpus,
-        reuse_imports=record.reuse_imports,
         environments=next((known for known in ENVIRONMENT_CHOICES if known == record.environments), "current"),
+        **{name: getattr(record, name) for name in _RECORDED},
     )
     checked = _check(pipeline, options, record.folder)
     if set(checked.here.jobs) != set(record.jobs):
@@ -155,7 +152,9 @@ def _check(
     jobs_folder = folder_for_jobs(run_folder.resolve()) / "jobs"
     for job in checked.jobs_to_run:
         _refuse_without_programs(job, options)
-        component, drawn = _first_trial(job.component)
+        component, task, drawn = job.component, job.component.task, dict[str, ParameterValue]()
+        if isinstance(task, Sweep):
+            component, drawn = trial_component(component, task), trials(task)[0]
         fill_command(
             component,
             {port: _planned(source, jobs_folder, job.name, port) for port, source in job.inputs.items()} | drawn,
@@ -205,12 +204,6 @@ def _refuse_without_programs(job: LocalJob, options: RunOptions) -> None:
         )
 
 
-def _first_trial(component: Component) -> tuple[Component, dict[str, ParameterValue]]:
-    """What a sweep's first trial runs, and what is drawn for it; other components themselves."""
-    task = component.task
-    return (trial_component(component, task), trials(task)[0]) if isinstance(task, Sweep) else (component, {})
-
-
 def _planned(source: Source, jobs_folder: Path, job: str, port: str) -> ParameterValue | Path:
     if isinstance(source, JobOutput):
         return place_of_input(jobs_folder / job / "data", port, _planned_output(jobs_folder, source.job, source.port))
@@ -223,13 +216,12 @@ def _planned_output(jobs_folder: Path, job: str, port: str) -> Path:
     return jobs_folder / job / "outputs" / port
 
 
-def _record(name: str, folder: Path, checked: _CheckedPipeline, options: RunOptions) -> RunRecord:
-    record = new_record(name, folder, checked.here)
+def _record(run: str, folder: Path, checked: _CheckedPipeline, options: RunOptions) -> RunRecord:
+    record = new_record(run, folder, checked.here)
     record.overrides = with_absolute_paths(checked.here.pipeline, options.overrides)
-    record.max_processes, record.strict, record.python = options.max_processes, options.strict, str(options.python)
-    record.only, record.from_job = options.only, options.from_job
-    record.environments, record.without_gpus = options.environments, options.without_gpus
-    record.reuse_imports = options.reuse_imports
+    record.python, record.environments = str(options.python), options.environments
+    for name in _RECORDED:
+        setattr(record, name, getattr(options, name))
     if options.without_gpus:
         record.notes.append("--without-gpus: the CPU stands in for GPUs in PyTorch, and gloo for NCCL")
     return record

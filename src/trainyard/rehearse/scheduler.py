@@ -93,7 +93,7 @@ class Scheduler:
             self._nothing_left_running(),
         ):
             self._begin(reused)
-            while self._has_unfinished_jobs():
+            while self._threads or any(job.status == "waiting" for job in self._record.jobs.values()):
                 self._start_or_skip_waiting_jobs()
                 if self._threads:
                     self._handle_next_event()
@@ -116,13 +116,9 @@ class Scheduler:
     @staticmethod
     def _describe_as_made(job: JobRecord, made: JobRecord) -> None:
         """Record what the outputs were made with, which may differ from what this run would make them with."""
-        job.inputs, job.command = dict(made.inputs), made.command
-        job.nodes, job.processes_per_node = made.nodes, made.processes_per_node
-        job.distribution, job.environment, job.image = made.distribution, made.environment, made.image
-        job.cache_key, job.key_parts = made.cache_key, dict(made.key_parts)
-
-    def _has_unfinished_jobs(self) -> bool:
-        return bool(self._threads) or any(job.status == "waiting" for job in self._record.jobs.values())
+        for name in ("inputs", "command", "nodes", "processes_per_node", "distribution", "environment", "image"):
+            setattr(job, name, getattr(made, name))
+        job.cache_key, job.key_parts = made.cache_key, made.key_parts
 
     def _start_or_skip_waiting_jobs(self) -> None:
         for name, job in self._jobs.items():
@@ -175,19 +171,17 @@ class Scheduler:
                 self._on_trials_changed(event)
             case Ended() if event.end.was_preempted:
                 self._on_preempted(event)
-            case _:
+            case Ended():
                 self._threads.pop(event.job).join()
-                self._on_last(event)
-
-    def _on_last(self, event: Reused | Ended | Broken) -> None:
-        if isinstance(event, Reused):
-            job = self._record.jobs[event.job]
-            job.cache_key, job.key_parts, job.command = event.key.key, event.key.parts, event.command
-            self._take_over(event.job, event.earlier, event.why)
-        elif isinstance(event, Ended):
-            self._on_ended(event)
-        else:
-            self._on_broken(event)
+                self._on_ended(event)
+            case Broken():
+                self._threads.pop(event.job).join()
+                self._on_broken(event)
+            case Reused():
+                self._threads.pop(event.job).join()
+                job = self._record.jobs[event.job]
+                job.cache_key, job.key_parts, job.command = event.key.key, event.key.parts, event.command
+                self._take_over(event.job, event.earlier, event.why)
 
     def _on_started(self, event: Started) -> None:
         job, attempt = self._record.jobs[event.job], event.attempt
@@ -233,8 +227,7 @@ class Scheduler:
         attempt.duration_s = _seconds_since(self._attempt_moments[event.job])
         attempt.reason = end.reason
         if end.progress is not None:
-            attempt.last_step, attempt.repeated_steps = end.progress.last_step, end.progress.repeated_steps
-            attempt.lost_s = end.progress.lost_s
+            vars(attempt).update(vars(end.progress))
 
     def _show_warnings(self, name: str) -> None:
         """Show what a step warns of, such as a checkpoint that it could not resume from, and keep the first few."""
@@ -328,7 +321,7 @@ class Scheduler:
         record.outputs = {
             port: path for port, path in record.outputs.items() if record.jobs[path.split("/")[1]].status == "completed"
         }
-        record.duration_s = self._duration_seconds()
+        record.duration_s = _seconds_since(self._started)
         self._context.store.end_run(self._context.identity, _END_STATUSES[record.status])
         self._context.digests.save()
         write_record(self._writer)
@@ -344,16 +337,13 @@ class Scheduler:
             for thread in self._threads.values():
                 thread.join()
             self._record.end("failed", str(error))
-            self._record.duration_s = self._duration_seconds()
+            self._record.duration_s = _seconds_since(self._started)
             with contextlib.suppress(RunError):  # the error being raised already reports what cannot be written
                 write_record(self._writer)
             raise
         finally:
             self._display.close()
             self._context.guardian.dismiss()
-
-    def _duration_seconds(self) -> float:
-        return _seconds_since(self._started)
 
     def _as_time(self, moment: float) -> str:
         """The time of a moment of the monotonic clock, so that starts and durations agree when the clock is set."""

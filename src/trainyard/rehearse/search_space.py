@@ -55,13 +55,11 @@ def trials(sweep: Sweep) -> list[dict[str, ParameterValue]]:
     trials before. Raise `SpecError` at a part of the search space that cannot be drawn from.
     """
     spaces = {name: _checked(name, value, sweep.sampling) for name, value in sweep.search_space.items()}
-    found = _grid(spaces) if sweep.sampling == "grid" else _random(spaces, sweep)
+    found = _random(spaces, sweep)
+    if sweep.sampling == "grid":
+        combinations = itertools.product(*(map(_as_parameter, space["values"]) for space in spaces.values()))
+        found = (dict(zip(spaces, values, strict=True)) for values in combinations)
     return list(itertools.islice(found, sweep.max_total_trials))
-
-
-def _grid(spaces: Mapping[str, Mapping[str, Any]]) -> Iterator[dict[str, ParameterValue]]:
-    for values in itertools.product(*(space["values"] for space in spaces.values())):
-        yield {name: _as_parameter(value) for name, value in zip(spaces, values, strict=True)}
 
 
 def _random(spaces: Mapping[str, Mapping[str, Any]], sweep: Sweep) -> Iterator[dict[str, ParameterValue]]:

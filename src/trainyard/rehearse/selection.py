@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from trainyard.rehearse.digests import ContentDigests
 from trainyard.rehearse.errors import UsageError
 from trainyard.rehearse.local_data import LocalPath
-from trainyard.rehearse.local_jobs import LocalJob, LocalPipeline
+from trainyard.rehearse.local_jobs import LocalPipeline
 from trainyard.rehearse.reuse import EarlierResult, JobKey, job_key
 from trainyard.rehearse.run_store import recorded_inputs
 from trainyard.settings.run_record import JobRecord, RunRecord
@@ -115,7 +115,8 @@ def _keys_here(
     identities: dict[str, str] = {}
     for name in (name for name in resolved.jobs if name in _with_upstream(resolved, jobs)):
         job = resolved.jobs[name]
-        if set(job.depends_on) <= set(identities) and _has_its_data(job):
+        has_its_data = all(source.path.exists() for source in job.inputs.values() if isinstance(source, LocalPath))
+        if set(job.depends_on) <= set(identities) and has_its_data:
             try:
                 keys[name] = job_key(job, identities, digests, without_gpus=without_gpus)
             except (SpecError, OSError):
@@ -131,10 +132,6 @@ def _with_upstream(resolved: LocalPipeline, jobs: Collection[str]) -> set[str]:
         if name in found:
             found.update(resolved.jobs[name].depends_on)
     return found
-
-
-def _has_its_data(job: LocalJob) -> bool:
-    return all(source.path.exists() for source in job.inputs.values() if isinstance(source, LocalPath))
 
 
 def _fit_rank(job: JobRecord, inputs_here: Mapping[str, object], key: JobKey | None) -> int:

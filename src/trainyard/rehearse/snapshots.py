@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import shutil
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from trainyard.rehearse.digests import ContentDigests, write_json
-from trainyard.rehearse.errors import cannot_write, error_at
+from trainyard.rehearse.errors import error_at, writing
 from trainyard.settings.files import files_beneath
 from trainyard.spec.model import Component
 from trainyard.spec.uploads import ignore_rule
@@ -32,15 +32,14 @@ class Snapshot:
 
     def copy_to(self, folder: Path) -> None:
         """Copy the files into a new folder. Raise `RunError` if that fails, after removing the folder."""
-        try:
+        with writing(folder), ExitStack() as undone:
+            undone.callback(shutil.rmtree, folder, ignore_errors=True)
             folder.mkdir(parents=True, exist_ok=True)
             for file, place in self.files:
                 target = folder / place
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(file, target)
-        except OSError as error:
-            shutil.rmtree(folder, ignore_errors=True)
-            raise cannot_write(folder, error) from error
+            undone.pop_all()
 
 
 def snapshot_of(component: Component) -> Snapshot:
@@ -49,24 +48,16 @@ def snapshot_of(component: Component) -> Snapshot:
     Raise `SpecError` when the code folder or an include is missing.
     """
     files: dict[str, Path] = {}
-    if component.code is not None:
-        _must_exist(component, component.code, "code")
-        if component.code.is_file():
-            files[component.code.name] = component.code
+    uploaded = [("code", component.code, "")] if component.code is not None else []
+    uploaded += [("additional_includes", include, f"{include.name}/") for include in component.additional_includes]
+    for key, path, beneath in uploaded:
+        if not path.exists():
+            raise error_at(component.span, f"{key} of {component.name}: {path} does not exist")
+        if path.is_file():
+            files[path.name] = path
         else:
-            files |= {place: file for file, place in _included(component.code)}
-    for include in component.additional_includes:
-        _must_exist(component, include, "additional_includes")
-        if include.is_file():
-            files[include.name] = include
-        else:
-            files |= {f"{include.name}/{place}": file for file, place in _included(include)}
+            files |= {f"{beneath}{place}": file for file, place in _included(path)}
     return Snapshot(tuple((files[place], place) for place in sorted(files)))
-
-
-def _must_exist(component: Component, path: Path, key: str) -> None:
-    if not path.exists():
-        raise error_at(component.span, f"{key} of {component.name}: {path} does not exist")
 
 
 def _included(folder: Path) -> Iterator[tuple[Path, str]]:
@@ -97,14 +88,10 @@ class SnapshotLists:
         if file.is_file():
             return
         listed = {place: digests.of_file(path) for path, place in snapshot.files}
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            with contextlib.suppress(FileNotFoundError):  # another run may do the same
-                kept = sorted(self._folder.glob("*.json"), key=lambda known: known.stat().st_mtime_ns)
-                for oldest in kept[: -_MOST_KEPT + 1]:
-                    oldest.unlink(missing_ok=True)
-        except OSError as error:
-            raise cannot_write(self._folder, error) from error
+        with writing(self._folder), suppress(FileNotFoundError):  # another run may do the same
+            kept = sorted(self._folder.glob("*.json"), key=lambda known: known.stat().st_mtime_ns)
+            for oldest in kept[: -_MOST_KEPT + 1]:
+                oldest.unlink(missing_ok=True)
         write_json(file, listed)
 
     def changes(self, earlier_digest: str, snapshot: Snapshot, digests: ContentDigests) -> dict[str, str] | None:

@@ -44,13 +44,13 @@ def require_packages_of_steps(jobs: Iterable[LocalJob], python: Path) -> None:
     for package in users:
         if not _has(python, package):
             missing.setdefault(_HOW_TO_INSTALL.get(package, _TRAIN), []).append(package)
-    if missing:
-        raise RunError("\n".join(_lacks(python, packages, how, users) for how, packages in missing.items()))
-
-
-def _lacks(python: Path, packages: list[str], how: str, users: dict[str, list[str]]) -> str:
-    jobs = ", ".join(dict.fromkeys(job for package in packages for job in users[package]))
-    return f"{python} lacks {', '.join(packages)}, which {jobs} {'need' if ',' in jobs else 'needs'}; {how}"
+    lines = []
+    for how, packages in missing.items():
+        names = ", ".join(dict.fromkeys(job for package in packages for job in users[package]))
+        need = "need" if "," in names else "needs"
+        lines.append(f"{python} lacks {', '.join(packages)}, which {names} {need}; {how}")
+    if lines:
+        raise RunError("\n".join(lines))
 
 
 def _has(python: Path, package: str) -> bool:

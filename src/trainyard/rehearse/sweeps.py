@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import math
-import shutil
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from pathlib import Path
 
 from trainyard.rehearse.attempts import Attempt, AttemptEnd, lose_what_a_preemption_takes, make_folders
 from trainyard.rehearse.cancellation import Cancellation
-from trainyard.rehearse.errors import cannot_write
 from trainyard.rehearse.launcher import launch
 from trainyard.rehearse.machine import available_processors
 from trainyard.rehearse.rank_processes import ProcessesEnded
-from trainyard.rehearse.reuse import link_or_copy
+from trainyard.rehearse.reuse import link_parts
 from trainyard.rehearse.run_store import now
 from trainyard.rehearse.search_space import trial_component, trials
 from trainyard.rehearse.tracking_store import TrackingStore
@@ -90,7 +87,7 @@ def _take_over_best(attempt: Attempt, sweep: Sweep, ended: Sequence[TrialRecord]
     if best is None and attempt.job.component.outputs:
         return _without_metric(sweep)
     if best is not None:
-        _take_over(attempt, best)
+        link_parts(attempt.job_folder / best.folder, attempt.job_folder, ("outputs", "artifacts"))
         with attempt.logs[0].open("a", encoding="utf-8") as stream:
             stream.write(f"best: trial {best.number}\n")
     return None
@@ -142,18 +139,3 @@ def _described(trial: TrialRecord, sweep: Sweep) -> str:
     again = f" ({trial.attempts} attempts)" if trial.attempts > 1 else ""
     how = f"failed: {trial.reason}" if trial.reason else f"{sweep.primary_metric} = {trial.metric}"
     return f"trial {trial.number}: {values}: {how}{again}"
-
-
-def _take_over(attempt: Attempt, best: TrialRecord) -> None:
-    source = attempt.job_folder / best.folder
-    try:
-        for part in ("outputs", "artifacts"):
-            if (source / part).is_dir():
-                _replace(source / part, attempt.job_folder / part)
-    except OSError as error:
-        raise cannot_write(attempt.job_folder, error) from error
-
-
-def _replace(source: Path, target: Path) -> None:
-    shutil.rmtree(target, ignore_errors=True)
-    shutil.copytree(source, target, symlinks=True, copy_function=link_or_copy)

@@ -11,13 +11,11 @@ import re
 import shutil
 import time
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from trainyard.rehearse.errors import cannot_write
+from trainyard.rehearse.errors import writing
 from trainyard.settings.files import replace_text
 
 # mlflow.entities.RunStatus
@@ -63,7 +61,7 @@ class TrackingStore:
 
     def start_run(self, run: RunIdentity, name: str) -> None:
         """Make the run, and its experiment if necessary; a run that exists (its job was resumed) runs again."""
-        with _writing(self.folder):
+        with writing(self.folder):
             # The client makes these when they are missing, and two ranks that start together would both try.
             (self.folder / ".trash").mkdir(parents=True, exist_ok=True)
             _write_experiment(self.folder / "0", "Default")
@@ -76,7 +74,7 @@ class TrackingStore:
 
     def end_run(self, run: RunIdentity, status: EndStatus) -> None:
         """Record how a run ended."""
-        with _writing(self.folder):
+        with writing(self.folder):
             _set(self.folder_of(run), status=_STATUS_CODES[status], end_time=_milliseconds())
 
     def take_over(self, source: Path, run: RunIdentity, name: str) -> None:
@@ -85,7 +83,7 @@ class TrackingStore:
         if not logged:
             return
         self.start_run(run, name)
-        with _writing(self.folder):
+        with writing(self.folder):
             for part in (*logged, source / "tags"):
                 own = shutil.ignore_patterns("mlflow.runName", "mlflow.parentRunId")
                 shutil.copytree(part, self.folder_of(run) / part.name, symlinks=True, ignore=own, dirs_exist_ok=True)
@@ -99,21 +97,9 @@ class TrackingStore:
             return []
         return [float(line.split()[1]) for line in lines if len(line.split()) > 1]
 
-    def remove_run(self, run: RunIdentity) -> None:
-        """Remove a run; one that does not exist is not an error."""
-        shutil.rmtree(self.folder_of(run), ignore_errors=True)
-
     def folder_of(self, run: RunIdentity) -> Path:
         """Return where a run's metrics, parameters and artifacts are."""
         return self.folder / run.experiment_id / run.run_id
-
-
-@contextmanager
-def _writing(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise cannot_write(folder, error) from error
 
 
 def _write_experiment(folder: Path, name: str) -> None:

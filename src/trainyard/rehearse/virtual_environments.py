@@ -13,7 +13,7 @@ from pathlib import Path
 from trainyard.printing import last_lines
 from trainyard.rehearse.digests import digest_of
 from trainyard.rehearse.environment_packages import WantedPackage, pip_lines, wanted_packages
-from trainyard.rehearse.errors import RunError, cannot_write
+from trainyard.rehearse.errors import RunError, writing
 from trainyard.rehearse.local_jobs import LocalJob
 from trainyard.rehearse.local_python import local_packages, python_version
 from trainyard.settings.files import open_lock_file
@@ -51,14 +51,12 @@ def build_environments(
 
 
 def _build(place: Path, lines: list[str], target: Path, base: Path, note: Callable[[str], None]) -> None:
-    try:
+    with writing(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         with open_lock_file(target.with_name(f"{target.name}.lock")) as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # another run may be building the same
             if not (target / _COMPLETE).exists():
                 _install(place, lines, target, base, note)
-    except OSError as error:
-        raise cannot_write(target, error) from error
 
 
 def _base_python(wanted: Iterable[WantedPackage], python: Path, place: Path) -> Path:

@@ -52,7 +52,8 @@ def changed_files(old: bytes | None, new: bytes | None) -> tuple[str, str]:
     """Return which files differ between two archives: a line with name and digest for each, in the old and the new."""
     before, after = _digests(old), _digests(new)
     changed = sorted(name for name in {*before, *after} if before.get(name) != after.get(name))
-    return _listed(before, changed), _listed(after, changed)
+    old_lines, new_lines = ([f"{name} {each[name]}\n" for name in changed if name in each] for each in (before, after))
+    return "".join(old_lines), "".join(new_lines)
 
 
 def _digests(archive: bytes | None) -> dict[str, str]:
@@ -64,10 +65,6 @@ def _digests(archive: bytes | None) -> dict[str, str]:
         if all(entry.compress_type == zipfile.ZIP_STORED for entry in files.infolist()):
             return {name: hashlib.sha256(files.read(name)).hexdigest() for name in files.namelist()}
     return {"(not written by Trainyard)": hashlib.sha256(archive).hexdigest()}
-
-
-def _listed(digests: dict[str, str], names: list[str]) -> str:
-    return "".join(f"{name} {digests[name]}\n" for name in names if name in digests)
 
 
 _FORMAT = "trainyard.lock/2"
@@ -89,8 +86,7 @@ class StaleCopy:
     def texts(self) -> tuple[str, str]:
         """Return the old and the new text; of an archive the names of its files that differ."""
         if self.path.name == STEP_ARCHIVE:
-            old, new = changed_files(self.old, self.new)
-            return old, new
+            return changed_files(self.old, self.new)
         return (self.old or b"").decode(errors="replace"), (self.new or b"").decode()
 
 

@@ -66,11 +66,9 @@ class Layers:
                 return text
         return None
 
-    def lay_over(self, node: Node) -> None:
+    def lay_over(self, node: Node, path: KeyPath = (), into: dict[str, Any] | None = None) -> None:
         """Take the keys of a mapping: nested mappings are joined, everything else is replaced."""
-        self._lay_over(node, (), self.data)
-
-    def _lay_over(self, node: Node, path: KeyPath, into: dict[str, Any]) -> None:
+        into = self.data if into is None else into
         for key, entry in node.entries.items():
             here = (*path, key)
             if not entry.value.is_mapping or not isinstance(into.get(key), dict):
@@ -78,7 +76,7 @@ class Layers:
                 into[key] = {} if entry.value.is_mapping else entry.value.data
             self.key_spans[here], self.value_spans[here] = entry.key.span, entry.value.span
             if entry.value.is_mapping:
-                self._lay_over(entry.value, here, into[key])
+                self.lay_over(entry.value, here, into[key])
 
     def lay_setting_over(self, dotted_key: str, value: object) -> None:
         """Take one `--set`: `nodes` or `pipelines.ddp.epochs` with its value."""

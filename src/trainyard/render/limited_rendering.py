@@ -119,10 +119,9 @@ def _too_much(template: Path, what: str) -> Diagnostic:
     return rules.TEMPLATE_FAILED.at(Span(template), f"rendering it takes {what}", hint=hint)
 
 
-def _told_file(file: RenderedFile, *, with_sources: bool) -> dict[str, object]:
+def _told_file(file: RenderedFile, with_sources: bool) -> dict[str, object]:
     source_map = file.source_map if with_sources else SourceMap((), 1)
-    sources = {"lines": source_map.lines, "first_line": source_map.first_line}
-    return {"path": file.path, "text": file.text, "template": file.template, **sources}
+    return {"path": file.path, "text": file.text, "template": file.template, **vars(source_map)}
 
 
 def _read_file(path: str, text: str, template: str, lines: list[Any], first_line: int) -> RenderedFile:
@@ -172,8 +171,7 @@ def _render_as_asked(request: Mapping[str, Any]) -> dict[str, object]:
             only=request["only"],
             begins=lambda template: _say({"begins": template}),
         )
-        files = [_told_file(file, with_sources=request["with_sources"]) for file in rendering.files.values()]
-        return {"files": files}
+        return {"files": [_told_file(file, request["with_sources"]) for file in rendering.files.values()]}
     except UsageError as error:
         return {"usage": str(error)}
     except SpecError as error:

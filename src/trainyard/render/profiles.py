@@ -102,15 +102,10 @@ def profile_names(project: Project) -> list[str]:
     return sorted(file.stem for file in project.profiles.glob("*.yaml"))
 
 
-def environment_names(project: Project) -> list[str]:
-    """The environments that the project renders itself, by the name a profile may say."""
-    return sorted(file.name.removesuffix(".yaml.j2") for file in (project.templates / "environments").glob("*.yaml.j2"))
-
-
-def deepspeed_config_names(project: Project) -> list[str]:
-    """DeepSpeed's configurations that the project renders itself, by the name a profile may say."""
-    files = (project.templates / "components" / "deepspeed").glob("*.json.j2")
-    return sorted(file.name.removesuffix(".json.j2") for file in files if not file.name.startswith("_"))
+def rendered_names(project: Project, folder: str, suffix: str) -> list[str]:
+    """What the project renders into a folder, by the name that a profile may say."""
+    files = (project.templates / folder).glob(f"*{suffix}")
+    return sorted(file.name.removesuffix(suffix) for file in files if not file.name.startswith("_"))
 
 
 def load_profile(
@@ -137,8 +132,8 @@ def load_profile(
         [
             *_machine_problems(layers),
             *_cluster_problems(layers),
-            *_environment_problems(layers, environment_names(project), list(step_descriptions(project))),
-            *_deepspeed_problems(layers, deepspeed_config_names(project)),
+            *_environment_problems(project, layers),
+            *_deepspeed_problems(layers, rendered_names(project, "components/deepspeed", ".json.j2")),
             *_settings_file_problems(project, layers),
         ]
     )
@@ -224,10 +219,10 @@ def _usable_sku(layers: Layers, path: KeyPath, name: str) -> Generator[Diagnosti
     return sku
 
 
-def _environment_problems(layers: Layers, own: Sequence[str], step_names: Sequence[str]) -> Iterator[Diagnostic]:
+def _environment_problems(project: Project, layers: Layers) -> Iterator[Diagnostic]:
     """Environments that are neither a reference nor rendered by the project, or that name an unknown step."""
-    environment = layers.data["environment"]
-    steps = ["default", *step_names]
+    environment, own = layers.data["environment"], rendered_names(project, "environments", ".yaml.j2")
+    steps = ["default", *step_descriptions(project)]
     if isinstance(environment, str):
         stated: dict[KeyPath, str] = {("environment",): environment}
     else:
@@ -242,7 +237,6 @@ def _environment_problems(layers: Layers, own: Sequence[str], step_names: Sequen
 
 
 def _deepspeed_problems(layers: Layers, known: Sequence[str]) -> Iterator[Diagnostic]:
-    """DeepSpeed configurations that have no template."""
     for pipeline, settings in layers.data.get("pipelines", {}).items():
         config = settings.get("config")
         if config is not None and config not in known:
@@ -252,7 +246,6 @@ def _deepspeed_problems(layers: Layers, known: Sequence[str]) -> Iterator[Diagno
 
 
 def _settings_file_problems(project: Project, layers: Layers) -> Iterator[Diagnostic]:
-    """Settings files of pipelines that do not exist."""
     profiled = layers.data.get("pipelines", {})
     for pipeline, accepted in accepted_settings(project).items():
         keys = profiled.get(pipeline, {})
@@ -281,14 +274,9 @@ def _assemble(name: str, layers: Layers, settings: Mapping[str, object]) -> Prof
         name=name,
         files=layers.files,
         settings=settings,
-        description=data["description"],
-        cluster=data["cluster"],
-        nodes=data["nodes"],
         processes_per_node=processes,
         spot=spot,
         tier=written("low_priority" if spot else "dedicated", layers.origin(("spot",))),
-        precision=data["precision"],
-        shm_size=data["shm_size"],
         environments={"default": environment} if isinstance(environment, str) else environment,
         pipelines=data.get("pipelines", {}),
         clusters={
@@ -299,4 +287,5 @@ def _assemble(name: str, layers: Layers, settings: Mapping[str, object]) -> Prof
         subnet=data.get("subnet"),
         sku=sku,
         sku_name=written(sku.name, origin_of(data["sku"])) if sku is not None else None,
+        **{key: data[key] for key in ("description", "cluster", "nodes", "precision", "shm_size")},
     )

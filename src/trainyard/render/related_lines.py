@@ -98,7 +98,6 @@ def _root_of(file: FileOnDisk) -> Path:
 
 
 def _key(file: FileOnDisk) -> str:
-    """Return what one rendering has in common."""
     return f"{_root_of(file)}\0{file.header.arguments}"
 
 

@@ -102,11 +102,6 @@ def header_line(file: Path) -> int:
     return 1 + JSON_BEGINNING.count("\n") if file.suffix == JSON_SUFFIX else 1
 
 
-def may_hold_header(file: Path) -> bool:
-    """Return whether a file begins as a rendered one does, without reading all of it."""
-    return _MARK in beginning_of(file, _FIRST_BYTES)
-
-
 def digest(text: str) -> str:
     """Return the first 16 hexadecimal digits of a text's SHA-256."""
     return hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -137,7 +132,7 @@ def files_on_disk(project: Project, root: Path) -> list[FileOnDisk]:
 def read_rendered(path: Path) -> FileOnDisk | None:
     """Return a file with its header, or None if it does not exist, is not text, or was not rendered by Trainyard."""
     try:
-        if not may_hold_header(path):
+        if _MARK not in beginning_of(path, _FIRST_BYTES):
             return None
         text = read_text(path)
         header = read_header(text)

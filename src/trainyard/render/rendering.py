@@ -25,7 +25,6 @@ from trainyard.render.templates import (
     TemplateSet,
     check_blocks,
     explaining_errors,
-    names_of_rendered,
     template_names,
 )
 from trainyard.render.tuning import trial_settings, tuning_proposal
@@ -82,8 +81,9 @@ def render(
     templates = TemplateSet(project)
     files: dict[Path, RenderedFile] = {}
     released = released_templates(project)
-    for template in names_of_rendered(template_names(project)):
-        if template in released or (only is not None and template not in only):
+    for template in template_names(project):
+        is_for_others = template.rpartition("/")[2].startswith("_")
+        if is_for_others or template in released or (only is not None and template not in only):
             continue
         begins(template)
         with explaining_errors(project, template, ()):
@@ -139,7 +139,6 @@ def context_of(project: Project, profile: Profile, root: Path, template: str) ->
     folder = (root / template).parent
 
     def path_to(path: str) -> str:
-        """Return a path of the project, relative to the rendered file."""
         return Path(os.path.relpath(project.root / path, folder)).as_posix()
 
     def environment_for(step: str) -> str:

@@ -19,7 +19,7 @@ from typing import Any
 from jinja2 import StrictUndefined, TemplateError, TemplateNotFound, TemplateSyntaxError, nodes
 from jinja2.bccache import Bucket, BytecodeCache
 from jinja2.environment import TemplateModule
-from jinja2.exceptions import SecurityError
+from jinja2.exceptions import SecurityError, UndefinedError
 from jinja2.filters import FILTERS as JINJA_FILTERS
 from jinja2.loaders import BaseLoader
 from jinja2.runtime import BlockReference, LoopContext
@@ -74,24 +74,10 @@ class _Undefined(StrictUndefined):
 
     __slots__ = ()
 
-    def _fail_with_undefined_error(self, *_: Any, **__: Any) -> Any:
-        if issubclass(self._undefined_exception, SecurityError):
-            raise self._undefined_exception(self._undefined_hint)
-        name = "" if self._undefined_name is None else str(self._undefined_name)
-        raise UndefinedName(name, None if self._undefined_obj is missing else self._undefined_obj)
-
-    __iter__ = __str__ = __len__ = __bool__ = __eq__ = __ne__ = __contains__ = _fail_with_undefined_error
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = (
-        _fail_with_undefined_error
-    )
-    __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __pos__ = __neg__ = _fail_with_undefined_error
-    __call__ = __getitem__ = __lt__ = __le__ = __gt__ = __ge__ = _fail_with_undefined_error
-    __int__ = __float__ = __complex__ = __pow__ = __rpow__ = __hash__ = _fail_with_undefined_error
-
-    def __getattr__(self, name: str) -> Any:
-        if name[:2] == "__":
-            raise AttributeError(name)
-        return self._fail_with_undefined_error()
+    def __init__(self, hint: Any = None, obj: Any = missing, name: Any = None, exc: Any = UndefinedError) -> None:
+        owner, said = None if obj is missing else obj, "" if name is None else str(name)
+        fails: Any = exc if issubclass(exc, SecurityError) else lambda _: UndefinedName(said, owner)
+        super().__init__(hint, obj, name, fails)
 
 
 class _ProjectLoader(BaseLoader):
@@ -231,11 +217,6 @@ def template_names(project: Project) -> list[str]:
         for path in project.templates.rglob(f"*{SUFFIX}")
         if path.is_file()
     )
-
-
-def names_of_rendered(names: Iterable[str]) -> list[str]:
-    """Return the templates that become a file: those whose own name does not begin with an underscore."""
-    return [name for name in names if not name.rpartition("/")[2].startswith("_")]
 
 
 _QUOTED = re.compile(r"'([^']+)'")

@@ -14,6 +14,7 @@ import trainyard
 from trainyard.report.curves import STYLES, Chart, draw_compared_charts
 from trainyard.report.job_results import Image, JobResults, Metrics, Tracked, logged_by, read_job_results
 from trainyard.report.page_templates import page_templates
+from trainyard.report.run_index import ABSENT
 from trainyard.report.speed import speed_figures
 from trainyard.settings import quantities
 from trainyard.settings.files import replace_text
@@ -26,7 +27,6 @@ _Results = Mapping[str, Mapping[str, JobResults]]
 _Logged = Mapping[str, Mapping[str, Tracked]]
 
 MOST_RUNS = len(STYLES)
-ABSENT = "–"
 
 
 @dataclass(frozen=True)
@@ -66,16 +66,20 @@ def compare(records: Sequence[RunRecord]) -> Comparison:
     """Return what two to MOST_RUNS runs have in common and what not."""
     assert 2 <= len(records) <= MOST_RUNS
     runs = dict(zip(ascii_uppercase, records, strict=False))
-    results = {letter: _results(record) for letter, record in runs.items()}
-    logged = {letter: _logged(record) for letter, record in runs.items()}
-    jobs = list(dict.fromkeys(job for record in records for job in record.jobs))
+    results: dict[str, dict[str, JobResults]] = {letter: {} for letter in runs}
+    logged: dict[str, dict[str, Tracked]] = {letter: {} for letter in runs}
+    for letter, run in runs.items():
+        for name, job in run.jobs.items():
+            results[letter][name] = read_job_results(job.output_folders(run.folder))
+            logged[letter][name] = logged_by(job, run.folder, results[letter][name])
+    jobs = list(dict.fromkeys(name for record in records for name in record.jobs))
     trainings = [
         ComparedTraining(
-            job,
-            tuple(draw_compared_charts(_metrics_of(job, logged), own=_of_our_trainings(job, results))),
-            tuple((letter, image) for letter in runs for image in logged[letter].get(job, Tracked()).images),
+            name,
+            tuple(draw_compared_charts(_metrics_of(name, logged), own=_of_our_trainings(name, results))),
+            tuple((letter, image) for letter in runs for image in logged[letter].get(name, Tracked()).images),
         )
-        for job in jobs
+        for name in jobs
     ]
     return Comparison(
         runs,
@@ -96,14 +100,6 @@ def comparison_page(comparison: Comparison, folder: Path, pages: Mapping[str, Pa
     """Return the page of a comparison that lies in a folder, with links to the pages of its runs by their letters."""
     template = page_templates(folder).get_template("comparison.html.j2")
     return template.render(comparison=comparison, pages=pages, is_live=False, version=trainyard.__version__)
-
-
-def _results(record: RunRecord) -> dict[str, JobResults]:
-    return {name: read_job_results(job.output_folders(record.folder)) for name, job in record.jobs.items()}
-
-
-def _logged(record: RunRecord) -> dict[str, Tracked]:
-    return {name: logged_by(job, record.folder) for name, job in record.jobs.items()}
 
 
 def _metrics_of(job: str, logged: _Logged) -> dict[str, Metrics]:
@@ -177,14 +173,13 @@ def _of_our_trainings(job: str, results: _Results) -> set[str]:
     return {name for metrics in found if metrics is not None for name in metrics.series}
 
 
-def _finite(values: Iterable[float]) -> Iterable[float]:
-    return filter(math.isfinite, values)
-
-
 _OF_CURVES: dict[str, tuple[str, Callable[[Sequence[float]], float]]] = {
     "loss": ("last training loss", lambda values: values[-1]),
-    "validation_loss": ("best validation loss", lambda values: min(_finite(values), default=math.nan)),
-    "validation_accuracy": ("best validation accuracy", lambda values: max(_finite(values), default=math.nan)),
+    "validation_loss": ("best validation loss", lambda values: min(filter(math.isfinite, values), default=math.nan)),
+    "validation_accuracy": (
+        "best validation accuracy",
+        lambda values: max(filter(math.isfinite, values), default=math.nan),
+    ),
 }
 """By the name of the series, the label of the row and the value that is compared."""
 

@@ -170,7 +170,13 @@ def read_job_results(output_folders: Mapping[str, Path]) -> JobResults:
             folders, "confusion_matrix.json", "trainyard.confusion_matrix/1", _confusion_matrix, notes
         ),
         dataset=_document(folders, "manifest.json", "trainyard.dataset/1", _dataset, notes),
-        speeds=_document(folders, "autotune.json", "trainyard.autotune/1", _speeds, notes),
+        speeds=_document(
+            folders,
+            "autotune.json",
+            "trainyard.autotune/1",
+            lambda document: tuple(sorted(s for t in document["trials"] if (s := float(t["samples_per_second"])) > 0)),
+            notes,
+        ),
         wrong_samples=next(filter(None, (_wrong_samples(folder, notes) for folder in folders)), None),
         notes=tuple(notes),
     )
@@ -227,26 +233,22 @@ def _wrong_samples(folder: Path, notes: list[str]) -> WrongSamples | None:
     """Return the wrongly classified samples that an evaluation shows, as far as their pictures lie in its folder."""
 
     def parse(document: dict[str, Any]) -> WrongSamples:
-        rows = document["samples"][:_MOST_WRONG_SAMPLES]
+        rows = [(row, folder / row["file"]) for row in document["samples"][:_MOST_WRONG_SAMPLES]]
         shown = [
             WrongSample(
                 sample=int(row["sample"]),
-                address=_picture_address(folder / row["file"]),
+                address=_picture_address(file),
                 true=str(row["true"]),
                 predicted=str(row["predicted"]),
                 probability=float(row["probability"]),
             )
-            for row in rows
-            if _is_small_picture(folder / row["file"], folder)
+            for row, file in rows
+            if file.suffix.lower() in _IMAGE_TYPES and is_file_within(file, folder)
+            if file.stat().st_size <= _LARGEST_PICTURE_BYTES
         ]
         return WrongSamples(tuple(shown), int(document["found"]), int(document["searched"]))
 
     return _document([folder], "mistakes.json", "trainyard.mistakes/1", parse, notes)
-
-
-def _is_small_picture(file: Path, folder: Path) -> bool:
-    is_picture = file.suffix.lower() in _IMAGE_TYPES and is_file_within(file, folder)
-    return is_picture and file.stat().st_size <= _LARGEST_PICTURE_BYTES
 
 
 def _picture_address(file: Path) -> str:
@@ -264,11 +266,6 @@ def _dataset(document: dict[str, Any]) -> Dataset:
         tokens_per_sample=int(document["arrays"]["tokens"]["shape"][0]) - 1 if text else None,
         vocabulary_size=int(text["vocabulary_size"]) if text else None,
     )
-
-
-def _speeds(document: dict[str, Any]) -> tuple[float, ...]:
-    measured = (float(trial["samples_per_second"]) for trial in document["trials"])
-    return tuple(sorted(speed for speed in measured if speed > 0))
 
 
 def _number(value: Any) -> float | None:
@@ -363,12 +360,15 @@ class Tracked:
         return found
 
 
-def logged_by(job: JobRecord, run_folder: Path) -> Tracked:
-    """Return what a job logged with MLflow, the metrics in the outputs of ours, and those of a sweep's best trial."""
+def logged_by(job: JobRecord, run_folder: Path, results: JobResults | None = None) -> Tracked:
+    """Return what a job logged with MLflow, the metrics in the outputs of ours, and those of a sweep's best trial.
+
+    `results` are those in its outputs, where they have been read.
+    """
     folder = job.tracked_folder(run_folder)
     tracked = read_tracked(folder) if folder is not None else Tracked()
     parameters, series = dict(tracked.parameters), dict(tracked.metrics.series)
-    results = read_job_results(job.output_folders(run_folder))
+    results = results or read_job_results(job.output_folders(run_folder))
     if results.metrics:
         series |= results.metrics.series
     if results.evaluation:

@@ -257,7 +257,6 @@ class _Server(ThreadingHTTPServer):
             self.shutdown_request(request)
 
     def shutdown_request(self, request: Any) -> None:
-        """Close a connection."""
         with self._changing:
             self._open.discard(request)
         super().shutdown_request(request)
@@ -298,7 +297,6 @@ class _Handler(BaseHTTPRequestHandler):
         self._deadline.start()
 
     def finish(self) -> None:
-        """End a request."""
         self._deadline.cancel()
         with suppress(OSError):
             super().finish()

@@ -7,50 +7,40 @@ from itertools import accumulate, cycle
 from pathlib import Path
 from typing import Any
 
+from trainyard.plan.difference import PlanDifference
+from trainyard.plan.difference_reporters import NOTHING, rows_of
 from trainyard.plan.drawing import carried_data
 from trainyard.plan.estimate.estimator import Estimate, scaling_curve
 from trainyard.plan.estimate.reporters import gigabytes
 from trainyard.plan.job_plans import JobPlan, Plan, UnplannedJob
 from trainyard.plan.reporters import OnProfile, facts_of, profile_header, profile_rows, totals_of
+from trainyard.report.curves import STYLES
 from trainyard.report.drawings import Drawing, draw_graph
 from trainyard.report.page_templates import page_templates
 from trainyard.settings.run_record import JobRecord
 from trainyard.spec.model import Pipeline
 
-_STYLES = ("first", "second", "third", "fourth", "fifth", "sixth")
-_TERMS = {
-    "micro-batch": "The samples that one process takes through the model at once. Activations grow with it.",
-    "accumulation": "How many micro-batches a process adds up before a step changes the weights.",
-    "batch": "The samples of one step: micro-batch × accumulation × processes.",
-    "parameters": "The model's weights, as they lie on one GPU.",
-    "gradients": "The change that a step computes for each parameter.",
-    "optimizer": "What AdamW keeps of earlier steps: two values for each parameter, and the weights in full precision.",
-    "buffers": "Weights and gradients on their way between GPUs.",
-    "activations": "What layers keep of a micro-batch for the backward pass; checkpointing computes it again instead.",
-    "logits": "The scores of all words at the loss.",
-    "exchange": "The time in which GPUs send each other gradients and weights; a part is hidden behind computing.",
-    "MFU": "The share of the GPU's peak that goes into the model's own arithmetic.",
-    "on demand, spot": "The prices of machines that stay yours, and of machines that Azure may take back.",
-    "quota": "The vCPUs that your subscription needs to be allowed for this size and region.",
-}
-
 
 def as_html(plan: Plan, pipeline: Pipeline, profiles: Sequence[OnProfile] = ()) -> str:
     """Return the page: its text, which names no other file."""
-    return (
-        page_templates(Path.cwd())
-        .get_template("plan.html.j2")
-        .render(
-            plan=plan,
-            totals=totals_of(plan),
-            graphs=[_graph(plan, pipeline, tall=tall) for tall in (False, True)] if plan.jobs else [],
-            jobs=[_shown(job) for job in plan.jobs],
-            profile_header=profile_header(profiles) if profiles else (),
-            profiles=profile_rows(profiles),
-            terms=_TERMS,
-            is_live=False,
-        )
+    return _page(
+        "plan.html.j2",
+        plan=plan,
+        totals=totals_of(plan),
+        graphs=[_graph(plan, pipeline, tall=tall) for tall in (False, True)] if plan.jobs else [],
+        jobs=[_shown(job) for job in plan.jobs],
+        profile_header=profile_header(profiles) if profiles else (),
+        profiles=profile_rows(profiles),
     )
+
+
+def difference_as_html(found: PlanDifference) -> str:
+    """Return the page of what changes in a pipeline, which names no other file."""
+    return _page("difference.html.j2", found=found, nothing=NOTHING, **rows_of(found))
+
+
+def _page(template: str, **values: Any) -> str:
+    return page_templates(Path.cwd()).get_template(template).render(**values, is_live=False)
 
 
 def _graph(plan: Plan, pipeline: Pipeline, *, tall: bool) -> Drawing:
@@ -99,6 +89,6 @@ def _memory(found: Estimate) -> dict[str, Any]:
                 "name": name, "size": gigabytes(size), "style": style,
                 "start": round(start / whole * 100, 2), "length": round(size / whole * 100, 2),
             }
-            for (name, size), start, style in zip(parts.items(), starts, cycle(_STYLES), strict=False)
+            for (name, size), start, style in zip(parts.items(), starts, cycle(STYLES), strict=False)
         ],
     }  # fmt: skip

@@ -86,7 +86,9 @@ class JobView:
         self.heat_map = HeatMap(confusion) if confusion and len(confusion.classes) <= MOST_CLASSES_DRAWN else None
         self.mistakes = most_frequent_mistakes(confusion) if confusion else []
         self.sweep = SweepView(job) if job.trials else None
-        self.mini_batches = _mini_batches(job, run_folder) if job.processes == 1 else ""
+        logs = job.log_files(run_folder).values() if job.processes == 1 else ()
+        said = [line for log in logs for line in last_lines(log, _LINES_SEARCHED) if _MINI_BATCHES.match(line)]
+        self.mini_batches = said[-1] if said else ""  # how far a parallel job's program is
         self.tracked = _tracked(job, results, run_folder)
         self.tracked_charts = draw_tracked_charts(self.tracked.metrics) if self.tracked else []
 
@@ -167,12 +169,6 @@ def run_page(run: RunRecord, run_folder: Path, *, is_live: bool = False) -> str:
         version=trainyard.__version__,
     )
     return redacted(page)
-
-
-def _mini_batches(job: JobRecord, run_folder: Path) -> str:
-    """Return the last line in which a parallel job's program says how far it is; empty for other jobs."""
-    lines = [line for log in job.log_files(run_folder).values() for line in last_lines(log, _LINES_SEARCHED)]
-    return next((line for line in reversed(lines) if _MINI_BATCHES.match(line)), "")
 
 
 def _tracked(job: JobRecord, results: JobResults, run_folder: Path) -> Tracked | None:
@@ -333,10 +329,5 @@ def _evaluation_lines(evaluation: Evaluation) -> Iterator[tuple[str, str]]:
             ", ".join(f"{each.label} {each.value}" + (f" ({each.before})" if each.before else "") for each in shown),
         )
     if evaluation.generated is not None:
-        yield "it writes", "…" + _on_one_line(evaluation.generated.continuation)
-
-
-def _on_one_line(text: str) -> str:
-    """Return the beginning of a text, printable and short enough for a terminal."""
-    line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
-    return line if len(line) <= _LONGEST_SAMPLE else line[:_LONGEST_SAMPLE] + "…"
+        printable = "".join(c if c.isprintable() else " " for c in evaluation.generated.continuation)
+        yield "it writes", "…" + quantities.cut(" ".join(printable.split()), _LONGEST_SAMPLE + 1)

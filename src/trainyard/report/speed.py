@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean, median, stdev
@@ -30,29 +31,19 @@ class Figure:
 
 def speed_figures(metrics: Metrics) -> list[Figure]:
     """Return the figures that there are series for. Medians are over logged lines, so warming up hardly counts."""
-    return [Figure(label, value) for label, value in _figures(_FiniteSeries(metrics))]
+    return [Figure(label, value) for label, value in _figures(metrics)]
 
 
-class _FiniteSeries:
-    """The finite values of each series, in order."""
-
-    def __init__(self, metrics: Metrics) -> None:
-        self._metrics = metrics
-
-    def __getitem__(self, name: str) -> list[float]:
-        return [value for _, value in self._metrics.series.get(name, ()) if math.isfinite(value)]
-
-    def by_step(self, name: str) -> dict[float, float]:
-        """Return the finite values of a series by step."""
-        return {step: value for step, value in self._metrics.series.get(name, ()) if math.isfinite(value)}
-
-    def total(self, name: str) -> float:
-        """Return the sum over all steps of a series of means: each line is the mean of the steps since the last one."""
-        values = self.by_step(name)
-        return sum(values[step] * (step - before) for before, step in pairwise([0.0, *values]))
-
-
-def _figures(series: _FiniteSeries) -> Iterator[tuple[str, str]]:
+def _figures(metrics: Metrics) -> Iterator[tuple[str, str]]:
+    by_step: dict[str, dict[float, float]] = defaultdict(dict)
+    for name, points in metrics.series.items():
+        by_step[name] = {step: value for step, value in points if math.isfinite(value)}
+    series = defaultdict(list, {name: list(values.values()) for name, values in by_step.items()})
+    # Each line of a series of means is the mean of the steps since the last one.
+    waited, worked = (
+        sum(by_step[name][step] * (step - before) for before, step in pairwise([0.0, *by_step[name]]))
+        for name in ("data_wait_seconds", "step_seconds")
+    )
     for name, unit in (("tokens_per_second", "tokens"), ("samples_per_second", "samples")):
         if series[name]:
             yield f"{unit} per second", count(median(series[name]))
@@ -62,12 +53,11 @@ def _figures(series: _FiniteSeries) -> Iterator[tuple[str, str]]:
     for name, label in (("run_step_seconds_p50", "median step"), ("run_step_seconds_p99", "99th percentile")):
         if series[name]:
             yield label, duration(series[name][-1])
-    waited, worked = series.total("data_wait_seconds"), series.total("step_seconds")
     if series["data_wait_seconds"] and worked > 0:
         yield "waited for data", percentage(waited / worked) if waited > worked / 1000 else "under 0.1 %"
     if series["checkpoint_stall_seconds"]:
         yield "waited for checkpoints", duration(sum(series["checkpoint_stall_seconds"]))
-    if (slowest := slowest_rank(_windows_by_rank(series))) is not None:
+    if (slowest := slowest_rank(_windows_by_rank(by_step))) is not None:
         rank, excess = slowest
         yield "slowest rank", f"{rank}, {percentage(excess)} slower than the others"
     if series["peak_memory_bytes"]:
@@ -78,18 +68,15 @@ def _figures(series: _FiniteSeries) -> Iterator[tuple[str, str]]:
         ("failed_saves", "checkpoints not saved"),
     ):
         if any(series[name]):
-            yield label, count(_counted_over_attempts(series[name]))
+            # The count begins again at 0 with each attempt: a fall is a new attempt.
+            earlier = sum(before for before, value in pairwise(series[name]) if value < before)
+            yield label, count(series[name][-1] + earlier)
 
 
-def _counted_over_attempts(values: Sequence[float]) -> float:
-    """Return the total of a count that begins again at 0 with each attempt: a fall is a new attempt."""
-    return values[-1] + sum(before for before, value in pairwise(values) if value < before)
-
-
-def _windows_by_rank(series: _FiniteSeries) -> list[tuple[float, ...]]:
+def _windows_by_rank(by_step: Mapping[str, dict[float, float]]) -> list[tuple[float, ...]]:
     """Return the seconds of every rank in each logged line that has all of them; the first line includes warming up."""
     ranks: list[dict[float, float]] = []
-    while of_rank := series.by_step(f"rank_{len(ranks)}_seconds"):
+    while of_rank := by_step.get(f"rank_{len(ranks)}_seconds"):
         ranks.append(of_rank)
     steps = sorted(set.intersection(*map(set, ranks))) if ranks else []
     return [tuple(of_rank[step] for of_rank in ranks) for step in steps[1:]]

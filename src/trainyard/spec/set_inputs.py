@@ -29,16 +29,14 @@ from trainyard.spec.step_settings import StepSettings, WrittenSettings
 _PLAIN = re.compile(r"[A-Za-z0-9_./+-]+")
 
 
-def resolve_with(
-    pipeline: Pipeline, arguments: Mapping[str, str], *, store: DocumentStore | None = None, strict: bool = False
-) -> Resolution:
+def resolve_with(pipeline: Pipeline, arguments: Mapping[str, str], *, strict: bool = False) -> Resolution:
     """Return what the pipeline's values come to with these inputs and settings set.
 
     Only a strict resolution holds the literals of the YAML against the inputs they are given to; Azure ML does not.
 
     Raises `UsageError` as `values_set` does, and for a value that the declared type, range or choice does not allow.
     """
-    store = store or DocumentStore()
+    store = DocumentStore()
     values = values_set(pipeline, arguments, store)
     resolution = Resolution(pipeline, values, store=store, takes_any_literal=not strict)
     for resolved in resolution.inputs.values():

@@ -84,12 +84,9 @@ def _release_process_groups() -> None:
 def stand_in_for_fsdp(module: ModuleType) -> None:
     """Have FullyShardedDataParallel take the CPU for its device, and broadcast states there."""
 
-    def on_the_cpu(begin: Any) -> Any:
-        @functools.wraps(begin)
-        def begun(self: Any, *arguments: Any, **named: Any) -> None:
-            begin(self, *arguments, **{**named, "device_id": _CPU})
-
-        return begun
+    @_in_place
+    def on_the_cpu(begin: Any, /, *arguments: Any, **named: Any) -> None:
+        begin(*arguments, **{**named, "device_id": _CPU})
 
     _replace(module.FullyShardedDataParallel, "__init__", on_the_cpu)
     states = sys.modules["torch.distributed.fsdp._init_utils"]
@@ -101,6 +98,19 @@ def _replace(owner: Any, name: str, change: Callable[[Any], Any]) -> None:
     original = getattr(owner, name, None)
     if original is not None:
         setattr(owner, name, change(original))
+
+
+def _in_place(call: Callable[..., Any]) -> Callable[[Any], Any]:
+    """Return what makes of a function one that is called in its place: `call` gets the function, and its arguments."""
+
+    def change(function: Any) -> Any:
+        @functools.wraps(function)
+        def changed(*arguments: Any, **named: Any) -> Any:
+            return call(function, *arguments, **named)
+
+        return changed
+
+    return change
 
 
 def _visible_index(device: Any) -> int | None:
@@ -129,28 +139,24 @@ def _on_the_cpu(value: object) -> Any:
 def _changing(**changes: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Return what wraps a function so that these keyword arguments are changed when they are given."""
 
-    def wrap(function: Any) -> Any:
-        @functools.wraps(function)
-        def changed(*arguments: Any, **named: Any) -> Any:
-            for name, change in changes.items():
-                if named.get(name) is not None:
-                    named[name] = change(named[name])
-            return function(*arguments, **named)
+    @_in_place
+    def changed(function: Any, /, *arguments: Any, **named: Any) -> Any:
+        for name, change in changes.items():
+            if named.get(name) is not None:
+                named[name] = change(named[name])
+        return function(*arguments, **named)
 
-        return changed
-
-    return wrap
+    return changed
 
 
-def _with_devices_as_cpu(function: Any) -> Any:
-    @functools.wraps(function)
-    def on_the_cpu(*arguments: Any, **named: Any) -> Any:
-        if isinstance(named.get("device"), int):
-            named["device"] = torch.device("cuda", named["device"])
-        given = {name: _on_the_cpu(value) for name, value in named.items()}
-        return function(*map(_on_the_cpu, arguments), **given)
+def _call_on_the_cpu(function: Any, /, *arguments: Any, **named: Any) -> Any:
+    if isinstance(named.get("device"), int):
+        named["device"] = torch.device("cuda", named["device"])
+    given = {name: _on_the_cpu(value) for name, value in named.items()}
+    return function(*map(_on_the_cpu, arguments), **given)
 
-    return on_the_cpu
+
+_with_devices_as_cpu = _in_place(_call_on_the_cpu)
 
 
 def _put_tensors_on_the_cpu() -> None:
@@ -176,27 +182,19 @@ def _stay(tensor: torch.Tensor, device: Any = None, *_: Any, **__: Any) -> torch
     return tensor
 
 
-def _moving(to: Any) -> Any:
-    on_the_cpu = _with_devices_as_cpu(to)
-
-    @functools.wraps(to)
-    def moved(self: Any, *arguments: Any, **named: Any) -> Any:
-        # A number alone is that of a GPU.
-        if arguments and isinstance(arguments[0], int):
-            arguments = (torch.device("cuda", arguments[0]), *arguments[1:])
-        return on_the_cpu(self, *arguments, **named)
-
-    return moved
+@_in_place
+def _moving(to: Any, /, self: Any, *arguments: Any, **named: Any) -> Any:
+    # A number alone is that of a GPU.
+    if arguments and isinstance(arguments[0], int):
+        arguments = (torch.device("cuda", arguments[0]), *arguments[1:])
+    return _call_on_the_cpu(to, self, *arguments, **named)
 
 
-def _loading(load: Any) -> Any:
-    @functools.wraps(load)
-    def loaded(file: Any, map_location: Any = None, *arguments: Any, **named: Any) -> Any:
-        # A table of devices, a function or None may lead to a GPU: all tensors are the CPU's.
-        keeps = isinstance(map_location, (str, torch.device))
-        return load(file, _on_the_cpu(map_location) if keeps else _CPU, *arguments, **named)
-
-    return loaded
+@_in_place
+def _loading(load: Any, /, file: Any, map_location: Any = None, *arguments: Any, **named: Any) -> Any:
+    # A table of devices, a function or None may lead to a GPU: all tensors are the CPU's.
+    keeps = isinstance(map_location, (str, torch.device))
+    return load(file, _on_the_cpu(map_location) if keeps else _CPU, *arguments, **named)
 
 
 def _stand_in_for_functions(devices: int) -> None:
@@ -326,17 +324,20 @@ def _stand_in_for_streams() -> None:
 
 
 def _stand_in_for_mixed_precision() -> None:
-    def autocast(original: Any) -> Any:
-        @functools.wraps(original)
-        def begin(
-            self: Any, device_type: Any, dtype: Any = None, enabled: bool = True, cache_enabled: Any = None
-        ) -> None:
-            if _on_the_cpu(device_type) != device_type:
-                # The CPU has few operations in float16.
-                device_type, dtype = "cpu", torch.bfloat16 if dtype == torch.float16 else dtype
-            original(self, device_type, dtype, enabled, cache_enabled)
-
-        return begin
+    @_in_place
+    def autocast(
+        begin: Any,
+        /,
+        self: Any,
+        device_type: Any,
+        dtype: Any = None,
+        enabled: bool = True,
+        cache_enabled: Any = None,
+    ) -> None:
+        if _on_the_cpu(device_type) != device_type:
+            # The CPU has few operations in float16.
+            device_type, dtype = "cpu", torch.bfloat16 if dtype == torch.float16 else dtype
+        begin(self, device_type, dtype, enabled, cache_enabled)
 
     _replace(torch.amp.autocast_mode.autocast, "__init__", autocast)
     _replace(torch.amp.grad_scaler.GradScaler, "__init__", _with_devices_as_cpu)
@@ -345,42 +346,31 @@ def _stand_in_for_mixed_precision() -> None:
 def _stand_in_for_nccl() -> None:
     no_gpu = _changing(device_ids=lambda _: None)
 
-    def group(function: Any) -> Any:
-        @functools.wraps(function)
-        def begun(*arguments: Any, **named: Any) -> Any:
-            given = ["gloo" if isinstance(each, str) and "nccl" in each else each for each in arguments]
-            if "nccl" in str(named.get("backend", "")):
-                named["backend"] = "gloo"
-            return function(*given, **{name: named[name] for name in named if name not in ("device_id", "pg_options")})
+    @_in_place
+    def group(function: Any, /, *arguments: Any, **named: Any) -> Any:
+        given = ["gloo" if isinstance(each, str) and "nccl" in each else each for each in arguments]
+        if "nccl" in str(named.get("backend", "")):
+            named["backend"] = "gloo"
+        return function(*given, **{name: named[name] for name in named if name not in ("device_id", "pg_options")})
 
-        return begun
-
-    def reduction(function: Any) -> Any:
+    @_in_place
+    def reduction(function: Any, /, *arguments: Any, **named: Any) -> Any:
         """Average by the sum, since gloo has no average."""
+        given = [_sum_for_average(each) for each in arguments]
+        by_name = {name: _sum_for_average(value) for name, value in named.items()}
+        waiting = function(*given, **by_name)
+        if any(map(_is_average, (*arguments, *named.values()))):
+            if waiting is not None:
+                waiting.wait()
+            result: Any = given[0] if given else by_name.get("tensor", by_name.get("output"))
+            result.div_(dist.get_world_size(named.get("group")))
+        return waiting
 
-        @functools.wraps(function)
-        def reduced(*arguments: Any, **named: Any) -> Any:
-            given = [_sum_for_average(each) for each in arguments]
-            by_name = {name: _sum_for_average(value) for name, value in named.items()}
-            waiting = function(*given, **by_name)
-            if any(map(_is_average, (*arguments, *named.values()))):
-                if waiting is not None:
-                    waiting.wait()
-                result: Any = given[0] if given else by_name.get("tensor", by_name.get("output"))
-                result.div_(dist.get_world_size(named.get("group")))
-            return waiting
-
-        return reduced
-
-    def gathering(function: Any) -> Any:
+    @_in_place
+    @torch.no_grad()
+    def gathering(function: Any, /, *arguments: Any, **named: Any) -> Any:
         """Gather flat and without gradients: gloo copies into views of the result, and compares shapes."""
-
-        @functools.wraps(function)
-        @torch.no_grad()
-        def gathered(*arguments: Any, **named: Any) -> Any:
-            return function(*map(_flat, arguments), **{name: _flat(value) for name, value in named.items()})
-
-        return gathered
+        return function(*map(_flat, arguments), **{name: _flat(value) for name, value in named.items()})
 
     changes: dict[str, Callable[[Any], Any]] = {
         "init_process_group": group,
@@ -404,14 +394,18 @@ def _stand_in_for_nccl() -> None:
     _replace(dist.device_mesh.DeviceMesh, "__init__", _with_devices_as_cpu)
 
 
-def _without_devices(begin: Any) -> Any:
-    @functools.wraps(begin)
-    def begun(
-        self: Any, module: Any, device_ids: Any = None, output_device: Any = None, *arguments: Any, **named: Any
-    ) -> None:
-        begin(self, module, None, None, *arguments, **named)
-
-    return begun
+@_in_place
+def _without_devices(
+    begin: Any,
+    /,
+    self: Any,
+    module: Any,
+    device_ids: Any = None,
+    output_device: Any = None,
+    *arguments: Any,
+    **named: Any,
+) -> None:
+    begin(self, module, None, None, *arguments, **named)
 
 
 def _flat(value: Any) -> Any:
