@@ -223,6 +223,38 @@ def test_nothing_runs_without_the_users_word(trainyard: Run, folder: Path) -> No
     assert not (folder / "ran").exists()
 
 
+def test_a_cluster_that_is_taken_to_exist_does_not_end_an_import(trainyard: Run, folder: Path) -> None:
+    """Without `try`, a script counts on its cluster, and creates none; with it, here around the caller, it does."""
+    (folder / "job.py").write_text(
+        """
+from azure.ai.ml import MLClient, command
+from azure.ai.ml.entities import AmlCompute
+
+client = MLClient.from_config()
+cluster = client.compute.get("gpu-cluster")
+print(cluster.name, cluster.size, cluster.provisioning_state)
+
+
+def existing(name):
+    return client.compute.get(name)
+
+
+try:
+    existing("cpu-cluster")
+except Exception:
+    client.compute.begin_create_or_update(AmlCompute(name="cpu-cluster", size="Standard_D4s_v3")).wait(timeout=60)
+client.compute.begin_delete("old-cluster").wait()
+assert client.compute.begin_delete("older-cluster").result() is None
+assert client.compute.begin_stop("it").status() == "Succeeded"
+client.jobs.create_or_update(command(name="job", command="true", environment="e:1", compute=cluster.name))
+"""
+    )
+    outcome = trainyard("import", "job.py", "--yes")
+    assert outcome.exit_code == 0, outcome.stderr
+    assert [path.name for path in (folder / "compute").iterdir()] == ["cpu-cluster.yaml"]
+    assert yaml.safe_load((folder / "job.yaml").read_text())["compute"] == "azureml:gpu-cluster"
+
+
 REFUSED = "an import has no network and starts no programs"
 FAILING = {
     "x = 1": "error: job.py submits nothing; expected a call such as ml_client.jobs.create_or_update(job)",

@@ -19,6 +19,7 @@ VERBS = (
     "init",
     "new",
     "import",
+    "model",
     "render",
     "lint",
     "lsp",

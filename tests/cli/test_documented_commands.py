@@ -47,7 +47,7 @@ SKIPPED = {
     "make run FILE=pipelines/prepare_at_scale.yaml": "needs pyspark, which the command before it installs, and Java",
     "python -m trainyard.steps.prepare_text_spark": "needs them too",
     "trainyard import job.py": "needs a script; tests/azure_client/test_import.py imports some",
-    "hf download": "needs the Hugging Face Hub",
+    "trainyard model fetch": "needs the Hugging Face Hub; tests/cli/test_model_fetch.py has a stand-in",
     "az ml model create": "needs the model of the command before it",
     "trainyard run pipelines/ddp.yaml --profile local --name killed": "fails on purpose, as tests of the rehearsal do",
     "make extension": "needs npm's package index",

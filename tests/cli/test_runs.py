@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import shutil
 import socket
 import struct
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -344,6 +346,52 @@ def test_the_record_of_a_killed_runner_is_corrected_by_what_reads_it(
     is_resumed = command[0] == "resume"
     assert run["status"] == run["jobs"]["hello"]["status"] == ("completed" if is_resumed else "canceled")
     assert is_resumed or run["reason"] == "the runner was killed before it could record how the run ended"
+
+
+SLEEPING = """
+$schema: https://azuremlschemas.azureedge.net/latest/commandJob.schema.json
+type: command
+command: echo started && sleep 600
+environment: azureml:e:1
+"""
+
+
+def test_a_run_whose_runner_was_killed_is_served_as_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A real runner, killed with SIGKILL while its job runs: neither the index nor the run's page waits for more."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "job.yml").write_text(SLEEPING)
+    folder = tmp_path / ".trainyard/runs/killed"
+    command = [sys.executable, "-m", "trainyard"]
+    runner = subprocess.Popen([*command, "run", "job.yml", "--name", "killed"], stderr=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 120
+        while not any("started" in log.read_text() for log in folder.glob("jobs/*/user_logs/*")):
+            assert runner.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    finally:
+        runner.kill()
+        runner.wait()
+    assert json.loads((folder / "run.json").read_text())["status"] == "running", "it could not say how it ended"
+
+    server = subprocess.Popen([*command, "runs", "serve"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert server.stdout is not None
+        address = server.stdout.readline().strip()
+        with urlopen(address, timeout=60) as answer:
+            index = answer.read().decode()
+        with urlopen(f"{address}killed/", timeout=60) as answer:
+            page = answer.read().decode()
+        with urlopen(f"{address}killed/events", timeout=60) as answer:
+            events = answer.read().decode()  # to their end: a page of a run that goes on has none
+    finally:
+        server.kill()
+        server.communicate(timeout=60)
+    assert re.findall(r'data-status="(\w+)"', index) == ["canceled"]
+    assert "the runner was killed before it could record how the run ended" in page
+    assert "event: ended" in events
+    assert "The run has ended: canceled." in events
+    assert json.loads((folder / "run.json").read_text())["status"] == "canceled"
 
 
 READ_ONLY = """

@@ -307,6 +307,16 @@ def test_completion_of_a_commands_bindings(editor: Editor) -> None:
     assert set(editor.completions(TRAIN_FILE, line, column)) == {"data", "epochs", "optimizer"}
 
 
+def test_completion_of_the_flags_of_the_script_that_a_command_calls(editor: Editor) -> None:
+    typed = TRAIN.replace("--epochs ${{inputs.epochs}}", "--epo")
+    editor.open(TRAIN_FILE)
+    editor.change(TRAIN_FILE, typed)
+    found = editor.completions(TRAIN_FILE, *place_of(typed, "--epo\n", len("--epo")))
+    assert "--epochs" in found
+    assert not {"--data", "--optimizer", "--model"} & set(found), "the command has them"
+    assert apply(typed, [found["--epochs"]["textEdit"]]) == typed.replace("--epo\n", "--epochs\n")
+
+
 def test_completion_of_profiles(editor: Editor) -> None:
     for name in ("base", "large"):
         (editor.folder / "profiles").mkdir(exist_ok=True)

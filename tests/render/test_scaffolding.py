@@ -87,7 +87,7 @@ def test_the_first_commit_of_a_project_can_be_reviewed(started: Callable[..., Pr
     project = started(recipe)
     files, lines = first_commit(project.root)
     # A wheel may come on top; DeepSpeed's has its configurations, and an image of its own.
-    assert len(files) <= (59 if recipe == "deepspeed" else 39)
+    assert len(files) <= (60 if recipe == "deepspeed" else 40)
     assert lines <= 2500
     assert sum(file.endswith(".schema.json") for file in files) <= 4
 
@@ -323,4 +323,14 @@ def test_lint_knows_the_flags_of_a_step_of_your_own(started: Callable[..., Proje
 def test_an_existing_repository_gets_lint_and_nothing_else() -> None:
     assert set(existing_repository("ours", FROM_GIT)) == {
         ".trainyard.toml", ".pre-commit-config.yaml", ".github/workflows/azureml-lint.yml", ".vscode/settings.json",
+        ".vscode/extensions.json",
     }  # fmt: skip
+
+
+def test_editors_are_recommended_the_extension_that_is_released(repository: Project) -> None:
+    package = json.loads((repository.root / "editors/vscode/package.json").read_text())
+    for texts in (new_project("demo", "blank", FROM_GIT), existing_repository("demo", FROM_GIT)):
+        recommended = json.loads(re.sub(r"(?m)^ *//.*", "", texts[".vscode/extensions.json"]))["recommendations"]
+        assert f"{package['publisher']}.{package['name']}" in recommended
+    workflow = (repository.root / ".github/workflows/release.yml").read_text()
+    assert "editors/vscode/trainyard.vsix" in workflow

@@ -22,6 +22,7 @@ VERBS = {
     "init": "A new project, ready to run.",
     "new": "Another component or pipeline.",
     "import": "A script of Azure ML's Python SDK to YAML.",
+    "model": "A model of the Hugging Face Hub, to start from.",
     "render": "Templates and a profile to YAML.",
     "lint": "Every mistake in the YAML, on its line.",
     "lsp": "Findings, fixes and names in an editor, while you type.",
@@ -203,10 +204,6 @@ def _listed(names: Sequence[str], joint: str) -> str:
     return f" {joint} ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
-def _options_of(command: click.Command) -> list[str]:
-    return [name for parameter in command.params for name in parameter.opts]
-
-
 def _verbs_with(option: str, context: click.Context) -> list[str]:
     """Return the verbs that have an option, as users call them: an option of one verb is often tried on another."""
     root = context.find_root()
@@ -214,4 +211,5 @@ def _verbs_with(option: str, context: click.Context) -> list[str]:
     if not isinstance(verbs, click.Group):
         return []
     found = ((name, verbs.get_command(root, name)) for name in verbs.list_commands(root))
-    return [f"`trainyard {name}`" for name, verb in found if verb is not None and option in _options_of(verb)]
+    options = {name: [each for parameter in verb.params for each in parameter.opts] for name, verb in found if verb}
+    return [f"`trainyard {name}`" for name, known in options.items() if option in known]

@@ -20,6 +20,7 @@ from trainyard.catalogue.skus import all_skus
 from trainyard.editor.cursor import Cursor, KeyPath, cursor_at
 from trainyard.editor.hovers import SIZE_KEYS, field_text, fields_of_document, port_text, sku_text
 from trainyard.editor.workspace import EditorWorkspace
+from trainyard.lint.checks import LintContext
 from trainyard.project_files import yaml_files
 from trainyard.spec.computes import Computes
 from trainyard.spec.diagnostic import SpecError
@@ -39,7 +40,7 @@ _ENDS_A_KEY = re.compile(r"[\w-]*\s*:")
 _FILES_LISTED = 500
 _COMPUTE_KEYS = ("compute", "default_compute", "target")
 
-CompletionKind = Literal["binding", "port", "key", "value", "file", "size", "compute", "profile"]
+CompletionKind = Literal["binding", "port", "key", "value", "file", "size", "compute", "profile", "flag"]
 
 
 @dataclass(frozen=True)
@@ -269,6 +270,8 @@ class _Proposals:
             yield from self._files(("component", "pipeline_component") if key != "job" else ("pipeline", "command_job"))
         elif key == "environment":
             yield from self._files(("environment",))
+        elif key == "command":
+            yield from self._flags()
         elif key == "type" and len(path) >= 3 and path[-3] in ("inputs", "outputs"):
             return
         elif len(path) >= 2 and path[-2] in ("inputs", "outputs"):
@@ -295,6 +298,17 @@ class _Proposals:
             for name, other in declared.items():
                 if port is None or port.is_parameter == other.is_parameter:
                     yield Completion(f"${{{{{place}.{name}}}}}", "binding", self.word, other.type)
+
+    def _flags(self) -> Iterator[Completion]:
+        """The flags of the script in whose call the cursor is, but for those that the call has."""
+        context = LintContext(self.parsed, Computes(self.store, {}))
+        for called in (called for command in self.parsed.commands for called in context.calls_of(command)):
+            given = {word.text.partition("=")[0] for word in called.call.arguments}
+            known = context.flags_of(called.file, called.root) if called.file is not None and _MARK in given else None
+            for name, flag in known.flags.items() if known is not None else ():
+                if name.startswith("--") and given.isdisjoint(flag.names):
+                    detail = "required" if flag.is_required else flag.default or flag.number or ""
+                    yield Completion(name, "flag", self.word, detail, ", ".join(flag.choices or ()))
 
     def _clusters(self) -> Iterator[Completion]:
         computes = Computes(self.store, self.workspace.settings(self.file).computes)

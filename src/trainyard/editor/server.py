@@ -48,6 +48,7 @@ _COMPLETION_KINDS: Mapping[CompletionKind, types.CompletionItemKind] = {
     "size": types.CompletionItemKind.EnumMember,
     "compute": types.CompletionItemKind.Value,
     "profile": types.CompletionItemKind.Value,
+    "flag": types.CompletionItemKind.Property,
 }
 
 

@@ -17,6 +17,7 @@ from jinja2 import Environment, StrictUndefined
 
 from trainyard import __version__
 from trainyard.errors import UsageError, unknown_name
+from trainyard.project_files import text_or_empty
 from trainyard.render.copies import current_copies
 from trainyard.render.installed_from import WHEELS, InstalledFrom
 from trainyard.render.project import Project
@@ -121,9 +122,7 @@ def existing_repository(name: str, source: InstalledFrom, clusters: Sequence[str
         "name": name, "requirement": source.requirement(), "problem": source.problem, "wheel": source.wheel,
         "clusters": clusters,
     }  # fmt: skip
-    texts = dict(_scaffold("existing", values))
-    editor = '{\n  // Azure ML\'s client reads YAML 1.1: `no` is false there.\n  "yaml.yamlVersion": "1.1"\n}\n'
-    return {**texts, ".vscode/settings.json": editor}
+    return dict(_scaffold("existing", values))
 
 
 def new_component(project: Project, name: str) -> dict[str, str]:
@@ -164,16 +163,12 @@ def new_pipeline(project: Project, name: str, component: str | None) -> dict[str
         "parameters": [field for field in step.inputs if field.kind == "parameter" and not field.optional],
         "required": [field for field in step.inputs if field.kind == "input" and not field.optional],
         "outputs": step.outputs,
-        "uses_gpus": _uses_gpus(project, component),
+        # A step without GPUs says so in its component's template.
+        "uses_gpus": "resources_without_gpus"
+        not in text_or_empty(project.templates / f"components/{component}.yaml.j2"),
     }
     ((_, text),) = _scaffold("pipeline", values)
     return {f"templates/pipelines/{name}.yaml.j2": text}
-
-
-def _uses_gpus(project: Project, component: str) -> bool:
-    """Return whether a component's template asks for the machines with GPUs."""
-    template = project.templates / f"components/{component}.yaml.j2"
-    return not template.is_file() or "resources_without_gpus" not in template.read_text(encoding="utf-8")
 
 
 def package_name(name: str) -> str:
