@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -36,6 +37,20 @@ def test_a_rank_that_never_comes_is_named() -> None:
     ranks.kill()
     ranks.wait()
     assert "rank 1 of 2 did not come to 127.0.0.1:" in ranks.outputs[0]
+
+
+def test_a_listener_that_never_answers_is_named_when_the_time_is_over() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        variables = {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
+        ended = subprocess.run(
+            [sys.executable, "-m", "joining", "--timeout-seconds", "3"],
+            env={**clean_environment(), **variables, "MASTER_PORT": str(listener.getsockname()[1])},
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_SECONDS,
+        )
+    assert ended.returncode == 1, ended.stderr
+    assert "within 3 seconds (--process-group-timeout-seconds): what listens there does not answer" in ended.stderr
 
 
 def test_nodes_whose_names_lead_to_their_loopback_interface_join(tmp_path: Path) -> None:

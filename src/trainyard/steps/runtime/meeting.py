@@ -107,6 +107,9 @@ class Meeting:
         if not is_master:
             self._wait_for_master()
         timeout = timedelta(seconds=max(1.0, self._left_seconds()))
+        watch = threading.Timer(timeout.total_seconds(), self._end_without_answer)
+        watch.daemon = True
+        watch.start()
         try:
             return open_store(*self._master, world_size=self._variables.world_size, hosts=is_master, timeout=timeout)
         except (DistNetworkError, DistStoreError) as failure:
@@ -114,6 +117,13 @@ class Meeting:
                 raise
             # Somebody else, or only for a moment, listened there.
             raise StepError(self._cannot_reach_master(first_line(failure))) from None
+        finally:
+            watch.cancel()
+
+    def _end_without_answer(self) -> None:
+        """End the process: torch waits without end for the answer of a listener that accepted the connection."""
+        print(f"error: {self._cannot_reach_master('what listens there does not answer')}", file=sys.stderr, flush=True)
+        os._exit(1)
 
     def _wait_for_master(self) -> None:
         """Wait until rank 0 listens. StepError if it does not in time, or has ended."""
