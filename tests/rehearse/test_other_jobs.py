@@ -299,6 +299,25 @@ def test_a_parallel_job_calls_run_for_each_mini_batch(run: Any, tmp_path: Path) 
     assert run(PARALLEL).jobs["score"].reason == "OSError: no model (its process ended with exit code 1)"
 
 
+def test_a_mini_batch_that_fails_in_another_way_at_its_second_try_is_reported_with_both(
+    run: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "src" / "score.py").write_text(
+        "import pathlib\n"
+        "def run(names):\n"
+        "    taken = pathlib.Path('taken')\n"
+        "    if taken.exists():\n"
+        "        raise FileExistsError('taken')\n"
+        "    taken.touch()\n"
+        "    raise MemoryError('too large')\n"
+    )
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "0.txt").touch()
+
+    reason = run(PARALLEL).jobs["score"].reason or ""
+    assert "failed, 0 allowed: FileExistsError: taken (at its first try: MemoryError: too large)" in reason
+
+
 TABLE = """
 paths: [{pattern: "./*.csv"}]
 transformations:

@@ -189,12 +189,14 @@ def run_all(
     waiting, tries = list(range(len(batches))), [0] * len(batches)
     results: dict[int, tuple[str, int]] = {}
     failed: dict[int, str] = {}
+    first_reasons: dict[int, str] = {}
     workers = [start_worker(batches, settings) for _ in range(min(settings["workers"], len(batches)))]
 
     def retry(index: int, why: str) -> None:
         tries[index] += 1
+        first = first_reasons.setdefault(index, why)
         if tries[index] > settings["max_retries"]:
-            failed[index] = why
+            failed[index] = why if why == first else f"{why} (at its first try: {first})"
         else:
             waiting.append(index)
 
