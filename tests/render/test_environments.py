@@ -27,6 +27,7 @@ IMPORTED_AS = {
     "scikit-learn": "sklearn",
     "mlflow-skinny": "mlflow",
     "azureml-mlflow": "azureml.mlflow",
+    "nvidia-ml-py": "pynvml",
 }
 
 

@@ -24,6 +24,7 @@ from trainyard.steps.training.observing.flops import (
     multiplying_parameters,
     peak_flops_per_second,
 )
+from trainyard.steps.training.observing.gpu_use import GpuUse, figures_of_nodes, gpu_figures
 from trainyard.steps.training.observing.measures import StepMeasures, Work, percentiles
 from trainyard.steps.training.observing.recorder import Recorder
 from trainyard.steps.training.samples.plan import AgreedStep, TokenCounts, TrainingPlan
@@ -242,6 +243,24 @@ def test_every_figure_is_documented(digits: Path, tmp_path: Path, capsys: pytest
     assert re.search(r"after the first step: peak memory \d+\.\d+ GiB on rank 0", said)
     assert re.search(r"at the end: peak memory \d+\.\d+ GiB on rank 0", said)
     assert re.search(r"waited \d+\.\d% of the time for data and \d+\.\d% for checkpoints", said)
+
+
+def test_the_gpus_of_each_node_have_their_own_figures() -> None:
+    uses = [GpuUse(0, 90, 5), GpuUse(0, 70, 7), GpuUse(1, None, 3), GpuUse(1, 40, 2), GpuUse(2, None, 9)]
+    assert figures_of_nodes(uses) == {
+        "node_0_gpu_utilization_percent": 80,
+        "node_0_gpu_memory_bytes": 7,
+        "node_1_gpu_utilization_percent": 40,
+        "node_1_gpu_memory_bytes": 3,
+        "node_2_gpu_memory_bytes": 9,
+    }
+    assert figures_of_nodes([]) == {}
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+def test_without_gpus_there_are_no_figures_of_them() -> None:
+    with join_world(20, {}) as world:
+        assert gpu_figures(world) == {}
 
 
 def test_an_interrupted_validation_is_added_to_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.world import World
 from trainyard.steps.training.agreement import StepClock, StepMarks
+from trainyard.steps.training.observing.gpu_use import gpu_figures
 from trainyard.steps.training.observing.hang_watch import HangWatch
 from trainyard.steps.training.observing.measures import StepGuards, StepMeasures
 from trainyard.steps.training.observing.recorder import Recorder, SampleRecord
@@ -93,7 +94,15 @@ class TrainingObserver:
         self, agreed: AgreedStep, validation: Mapping[str, float], *, failed_saves: int, always: bool = False
     ) -> None:
         """Record the step if it is one of those to record, or `always`."""
-        self.recorder.record(agreed, self.measures, self.guards, validation, failed_saves=failed_saves, always=always)
+        self.recorder.record(
+            agreed,
+            self.measures,
+            self.guards,
+            validation,
+            failed_saves=failed_saves,
+            always=always,
+            more_figures=lambda: gpu_figures(self.world),
+        )
 
 
 def memory_summary(world: World) -> str:

@@ -10,7 +10,7 @@ import math
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -101,8 +101,10 @@ class Recorder:
         *,
         failed_saves: int,
         always: bool = False,
+        more_figures: Callable[[], Mapping[str, float]] = dict,
     ) -> None:
-        """Record the step if it is one to record. Times are over the steps since the last record."""
+        """Record the step if it is one to record, with more figures then. Times are over the steps since the last
+        record."""
         step = agreed.step
         if not (always or validation or step.is_last or step.number % self._log_every_steps == 0):
             return
@@ -119,6 +121,7 @@ class Recorder:
                 "learning_rate": agreed.learning_rate,
                 "grad_norm": agreed.gradient_norm,
                 **figures,
+                **more_figures(),
                 "skipped_steps": guards.skipped_steps,
                 "loss_spikes": guards.loss_spikes,
                 "failed_saves": failed_saves,
