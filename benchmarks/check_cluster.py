@@ -61,18 +61,18 @@ def compare(out: str) -> None:
     """One rank: measure in turn; rank 0 writes the seconds of both."""
     import torch.distributed as dist
 
-    from trainyard.steps.cluster.bandwidth import COLLECTIVES, Team, measure_collective
+    from trainyard.steps.cluster.bandwidth import COLLECTIVES, measure_collective
     from trainyard.steps.runtime.world import join_world
 
     with join_world(120) as world:
         pairs = [dist.new_group([first, first + 1]) for first in range(0, RANKS, 2)]
-        teams = {"all ranks": Team(dist.group.WORLD, RANKS), "pairs": Team(pairs[world.rank // 2], 2)}
+        groups = {"all ranks": dist.group.WORLD, "pairs": pairs[world.rank // 2]}
         found: dict[str, list[tuple[float, float]]] = {}
         for _ in range(ROUNDS):
-            for who, team in teams.items():
+            for who, group in groups.items():
                 for collective in COLLECTIVES:
-                    ours = measure_collective(collective, world, SIZE_BYTES, REPETITIONS, team).seconds
-                    plain = plain_loop_seconds(collective.name, team.group, REPETITIONS)
+                    ours = measure_collective(collective, world, SIZE_BYTES, REPETITIONS, group).seconds
+                    plain = plain_loop_seconds(collective.name, group, REPETITIONS)
                     found.setdefault(f"{collective.name} of {who}", []).append((ours, plain))
         if world.is_main:
             Path(out).write_text(json.dumps(found))

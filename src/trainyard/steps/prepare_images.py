@@ -7,15 +7,9 @@ python -m trainyard.steps.prepare_images --format folder --source downloads/mnis
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from trainyard.settings.steps.preparation import PrepareImages
 from trainyard.steps.runtime.entrypoint import as_step
-
-if TYPE_CHECKING:
-    from trainyard.steps.data.dataset.writer import DatasetWriter
-    from trainyard.steps.data.images.image_source import ImagePart, SampleIds
 
 _LEAST_CLASSES = 2
 
@@ -24,17 +18,23 @@ _LEAST_CLASSES = 2
 def main(settings: PrepareImages) -> int:
     """Read the images, split them, write the dataset."""
     from trainyard.steps.data.dataset.manifest import ArrayType
-    from trainyard.steps.data.dataset.writer import DatasetWriter
+    from trainyard.steps.data.dataset.writer import DatasetWriter, settings_named
     from trainyard.steps.data.images import open_source
     from trainyard.steps.data.images.image_source import split_parts
+    from trainyard.steps.runtime.long_work import ProgressLines
 
     source = open_source(settings)
     splits = split_parts(source, settings.validation_fraction, settings.test_fraction, settings.seed)
     arrays = {"images": ArrayType("uint8", source.image_shape), "labels": ArrayType("int64", ())}
     with DatasetWriter(settings.prepared, arrays, settings.shard_samples) as dataset:
         for name, (part, sample_ids) in splits.items():
-            _write_split(dataset, name, part, sample_ids)
-        manifest = dataset.finish("labelled_images", source.classes, _provenance(settings))
+            progress = ProgressLines("wrote", len(sample_ids), f"{name} images")
+            with dataset.split(name) as split:
+                for labels, images in part.read(sample_ids):
+                    split.add({"images": images, "labels": labels})
+                    progress.advance(len(labels))
+        made_by = settings_named(settings, "format", "seed", "validation_fraction", "test_fraction", "image_size")
+        manifest = dataset.finish("labelled_images", source.classes, made_by)
     channels, height, width = source.image_shape
     counts = ", ".join(f"{split.samples} {name}" for name, split in manifest.splits.items())
     if len(source.classes) < _LEAST_CLASSES:
@@ -45,27 +45,6 @@ def main(settings: PrepareImages) -> int:
         )
     print(f"{counts} images of {channels}x{height}x{width} in {len(source.classes)} classes: {settings.prepared}")
     return 0
-
-
-def _write_split(dataset: DatasetWriter, name: str, part: ImagePart, sample_ids: SampleIds) -> None:
-    from trainyard.steps.runtime.long_work import ProgressLines
-
-    progress = ProgressLines("wrote", len(sample_ids), f"{name} images")
-    with dataset.split(name) as split:
-        for labels, images in part.read(sample_ids):
-            split.add({"images": images, "labels": labels})
-            progress.advance(len(labels))
-
-
-def _provenance(settings: PrepareImages) -> Mapping[str, object]:
-    """Return the settings that made the dataset: enough to make it again, without paths of this machine."""
-    return {
-        "format": settings.format,
-        "seed": settings.seed,
-        "validation_fraction": settings.validation_fraction,
-        "test_fraction": settings.test_fraction,
-        "image_size": settings.image_size,
-    }
 
 
 if __name__ == "__main__":

@@ -66,14 +66,6 @@ class Measurement:
     bus_bytes_per_second: float
 
 
-@dataclass(frozen=True)
-class Team:
-    """The ranks that a collective runs over, and how many they are."""
-
-    group: dist.ProcessGroup | None
-    size: int
-
-
 def message_sizes(smallest_bytes: int, largest_bytes: int, ratio: int) -> list[int]:
     """Return sizes from the smallest to the largest, each `ratio` times the one before; the largest is always there."""
     sizes = []
@@ -85,20 +77,20 @@ def message_sizes(smallest_bytes: int, largest_bytes: int, ratio: int) -> list[i
 
 
 def measure_collective(
-    collective: Collective, world: World, size_bytes: int, repetitions: int, team: Team | None = None
+    collective: Collective, world: World, size_bytes: int, repetitions: int, group: dist.ProcessGroup | None = None
 ) -> Measurement:
     """Return the median of several rounds; a round lasts as long as it does on its slowest rank.
 
-    The ranks of a team begin each round when the whole world does: a rank without a team must `sit_out` meanwhile.
+    The ranks of a group begin each round when the whole world does: a rank without a group must `sit_out` meanwhile.
     """
-    team = team or Team(None, world.size)
-    elements = max(1, size_bytes // (_FLOAT_BYTES * team.size)) * team.size
-    call = collective.make(torch.zeros(elements, device=world.device), team.size, team.group)
+    ranks = dist.get_world_size(group)
+    elements = max(1, size_bytes // (_FLOAT_BYTES * ranks)) * ranks
+    call = collective.make(torch.zeros(elements, device=world.device), ranks, group)
     calls = max(1, min(_MOST_CALLS_PER_ROUND, _LEAST_BYTES_PER_ROUND // size_bytes))
     call()  # connections are made in the first call
     rounds = torch.tensor(_seconds_of_rounds(call, calls, world, repetitions), device=world.device)
-    dist.all_reduce(rounds, op=dist.ReduceOp.MAX, group=team.group)
-    return measurement(collective, team.size, elements * _FLOAT_BYTES, statistics.median(rounds.tolist()))
+    dist.all_reduce(rounds, op=dist.ReduceOp.MAX, group=group)
+    return measurement(collective, ranks, elements * _FLOAT_BYTES, statistics.median(rounds.tolist()))
 
 
 def measurement(collective: Collective, ranks: int, message_bytes: int, seconds: float) -> Measurement:
@@ -204,8 +196,7 @@ def measure_pairs(
             for _ in kinds:
                 sit_out(world, repetitions)
         else:
-            team = Team(group, 2)
-            found = [measure_collective(collective, world, size, repetitions, team) for collective, size in kinds]
+            found = [measure_collective(collective, world, size, repetitions, group) for collective, size in kinds]
             if world.rank < partner:
                 found_of_partner[partner] = [(measured.bytes, measured.seconds) for measured in found]
         # Gloo's groups are sockets and a few threads, which the world takes down when it is left.

@@ -177,7 +177,15 @@ def read_nvidia_table(text: str) -> list[Gpu]:
 def read_amd_documents(static: str, metric: str) -> list[Gpu]:
     """Return the GPUs of amd-smi's two documents; what one does not support, a virtual machine's often, is left out."""
     metrics = {gpu.get("gpu"): gpu for gpu in _amd_gpus(metric)}
-    return [_amd_gpu({**gpu, **metrics.get(gpu.get("gpu"), {})}) for gpu in _amd_gpus(static)]
+    gpus = []
+    for gpu in _amd_gpus(static):
+        document = {**gpu, **metrics.get(gpu.get("gpu"), {})}
+        facts = {name: _amd_value(document, paths) for name, paths in _AMD_PATHS.items()}
+        known = {name: value for name, value in facts.items() if value not in _UNKNOWN}
+        if "ecc" in known:
+            known["ecc"] = known["ecc"].capitalize()
+        gpus.append(known)
+    return gpus
 
 
 def _amd_gpus(text: str) -> list[dict[str, Any]]:
@@ -188,12 +196,6 @@ def _amd_gpus(text: str) -> list[dict[str, Any]]:
         return []
     gpus = document.get("gpu_data", []) if isinstance(document, dict) else document
     return [gpu for gpu in gpus if isinstance(gpu, dict)]
-
-
-def _amd_gpu(document: Mapping[str, Any]) -> Gpu:
-    facts = {name: _amd_value(document, paths) for name, paths in _AMD_PATHS.items()}
-    known = {name: value for name, value in facts.items() if value not in _UNKNOWN}
-    return {**known, "ecc": known["ecc"].capitalize()} if "ecc" in known else known
 
 
 def _amd_value(document: Mapping[str, Any], paths: Sequence[str]) -> str:

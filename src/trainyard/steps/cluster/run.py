@@ -22,7 +22,6 @@ from trainyard.steps.cluster.bandwidth import (
     COLLECTIVES,
     PairMeasurement,
     Partners,
-    Team,
     measure_collective,
     measure_pairs,
     message_sizes,
@@ -40,9 +39,8 @@ from trainyard.steps.cluster.node import (
 from trainyard.steps.cluster.picture import draw_cluster
 from trainyard.steps.cluster.problems import missed_floors, problems_of, slow_units, world_floor_gb
 from trainyard.steps.runtime.errors import StepError
-from trainyard.steps.runtime.files import require_writable, write_json
-from trainyard.steps.runtime.rank_variables import read_rank_variables
-from trainyard.steps.runtime.world import World, banner, join_world, lost_connections_explained
+from trainyard.steps.runtime.files import write_json
+from trainyard.steps.runtime.world import World, ranks_joined
 from trainyard.steps.training.observing.mlflow_log import MlflowLog
 
 _MIB = 2**20
@@ -54,17 +52,11 @@ _IN_USE = re.compile(r"NET/(\w+) ?: Using ")
 
 def run_check(settings: CheckCluster) -> int:
     """Measure over all ranks; rank 0 writes. Raise StepError, on every rank, if a limit is missed."""
-    variables = read_rank_variables(os.environ)
-    require_writable([settings.report], variables.rank)
-    with (
-        nccl_log() as log,
-        lost_connections_explained(variables.rank),
-        join_world(settings.process_group_timeout_seconds) as world,
-    ):
-        world.log(banner(world.device, world.variables))
-        found = _measure_nodes(settings, world, variables.processes_per_node)
+    with nccl_log() as log, ranks_joined(settings.process_group_timeout_seconds, [settings.report]) as world:
+        node_ranks = world.variables.processes_per_node
+        found = _measure_nodes(settings, world, node_ranks)
         if world.size > 1:
-            _measure_bandwidth(settings, world, variables.processes_per_node, found)
+            _measure_bandwidth(settings, world, node_ranks, found)
             found.network = world.broadcast(network_in_log(log)) if world.device.type == "cuda" else None
         problems = list(problems_of(settings, found))
         if world.is_main:
@@ -94,20 +86,16 @@ def _measure_nodes(settings: CheckCluster, world: World, node_ranks: int) -> Clu
 @contextmanager
 def nccl_log(environment: MutableMapping[str, str] = os.environ) -> Iterator[Path]:
     """Have NCCL write what it decides into files of the folder that is yielded; the variables are restored after."""
-    names = ("NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE")
-    before = {name: environment.get(name) for name in names}
     with tempfile.TemporaryDirectory() as folder:
-        environment.update(
-            NCCL_DEBUG="INFO", NCCL_DEBUG_SUBSYS="INIT,NET", NCCL_DEBUG_FILE=str(Path(folder) / "nccl.%p")
-        )
+        variables = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET", "NCCL_DEBUG_FILE": f"{folder}/nccl.%p"}
+        before = {name: environment[name] for name in variables if name in environment}
+        environment.update(variables)
         try:
             yield Path(folder)
         finally:
-            for name, value in before.items():
-                if value is None:
-                    environment.pop(name, None)
-                else:
-                    environment[name] = value
+            for name in variables:
+                environment.pop(name, None)
+            environment.update(before)
 
 
 def network_in_log(folder: Path) -> str | None:
@@ -156,7 +144,11 @@ def _measure_bandwidth(settings: CheckCluster, world: World, node_ranks: int, fo
 
     nodes = len(found.nodes)
     if node_ranks > 1:
-        found.node_bus = _measure_within_nodes(settings, world, node_ranks, largest)
+        groups = [dist.new_group(list(range(node * node_ranks, (node + 1) * node_ranks))) for node in range(nodes)]
+        group = groups[world.rank // node_ranks]
+        measured = measure_collective(ALL_REDUCE, world, largest, settings.repetitions, group)
+        rates = world.gather(measured.bus_bytes_per_second)
+        found.node_bus = {rank // node_ranks: rate for rank, rate in enumerate(rates)}
         found.rank_pairs = pairs_of("rank", partners_within_nodes(nodes, node_ranks), 1)
     if found.has_several_nodes:
         found.node_pairs = pairs_of("node", partners_between_nodes(nodes, node_ranks), node_ranks)
@@ -173,14 +165,6 @@ def _affordable_bytes(wanted: int, world: World, node_ranks: int) -> int:
         return wanted
     world.log(f"the largest message is {size_text(affordable)}, since memory is short: asked for {size_text(wanted)}")
     return affordable
-
-
-def _measure_within_nodes(settings: CheckCluster, world: World, node_ranks: int, size: int) -> dict[int, float]:
-    ranks = range(0, world.size, node_ranks)
-    groups = [dist.new_group(list(range(first, first + node_ranks))) for first in ranks]
-    team = Team(groups[world.rank // node_ranks], node_ranks)
-    measured = measure_collective(ALL_REDUCE, world, size, settings.repetitions, team)
-    return {rank // node_ranks: rate for rank, rate in enumerate(world.gather(measured.bus_bytes_per_second))}
 
 
 def _write(settings: CheckCluster, world: World, found: ClusterFigures, problems: Sequence[str]) -> None:
@@ -210,11 +194,7 @@ def _write(settings: CheckCluster, world: World, found: ClusterFigures, problems
         mlflow.metrics(figures, step=0)
         title = f"{counted(len(found.nodes), 'node')}, {counted(world.size, 'rank')} on {world.device.type}"
         file = settings.report / "cluster.png"
-        floor = world_floor_gb(settings, found) * GB
-        try:
-            draw_cluster(found, floor, title, file)
-        except ImportError as failure:
-            raise StepError(f"the picture of the cluster needs the package matplotlib: {failure}") from None
+        draw_cluster(found, world_floor_gb(settings, found) * GB, title, file)
         mlflow.artifact(file)
     mlflow.close()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,10 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from trainyard.settings.quantities import cut
+from trainyard.steps.runtime.pictures import GRID, INK, SOFT, new_figure, quiet_frame
 
 Counts = npt.NDArray[np.int64]
 
-_FEW_CLASSES = 12
+_FONT_SIZES = ((12, 9.5), (30, 7.0), (math.inf, 6.0))
+"""Of names and numbers, by the most classes that each is for."""
 _MOST_CLASSES_WITH_NUMBERS = 30
 _MOST_CLASSES_WITH_NAMES = 60
 _LONGEST_NAME_CHARACTERS = 18
@@ -41,30 +44,31 @@ def draw_confusion_matrix(matrix: Counts, names: Sequence[str], title: str, file
 
     Mistakes matter most, so they have their own colour, on a scale that makes even a few visible.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     count = len(names)
     side_inches = min(14.0, max(4.2, 0.42 * count + 2.2))
-    figure = Figure(figsize=(side_inches, side_inches), dpi=120 if count <= 30 else 100)
-    FigureCanvasAgg(figure)
+    figure = new_figure(side_inches, side_inches, title)
     axes = figure.add_subplot()
     shares = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
     axes.imshow(_colours(shares), interpolation="nearest", aspect="equal")
-
+    size = next(size for most, size in _FONT_SIZES if count <= most)
     if count <= _MOST_CLASSES_WITH_NUMBERS:
-        size = _font_size(count, medium_up_to=20, smallest=5.5)
         for row, column in zip(*np.nonzero(matrix), strict=True):
-            is_dark = shares[row, column] > (0.55 if row == column else 0.3)
-            text = f"{matrix[row, column]}"
-            axes.text(
-                column, row, text, ha="center", va="center", fontsize=size, color="white" if is_dark else "#1b2430"
-            )
-    _label_axes(axes, names)
-    axes.set_xlabel("predicted class", color="#47525f", labelpad=8)
-    axes.set_ylabel("true class", color="#47525f", labelpad=8)
-    axes.set_title(title, loc="left", fontsize=11.5, color="#1b2430", pad=12)
-    figure.savefig(file, bbox_inches="tight", facecolor="white", metadata={"Software": None})
+            colour = "white" if shares[row, column] > (0.55 if row == column else 0.3) else INK
+            text = str(matrix[row, column])
+            axes.text(column, row, text, ha="center", va="center", fontsize=size, color=colour)
+    ticks = range(0, count, 1 if count <= _MOST_CLASSES_WITH_NAMES else 5)
+    labels = [cut(names[number], _LONGEST_NAME_CHARACTERS) for number in ticks]
+    is_long = max(len(label) for label in labels) > 3
+    axes.set_xticks(ticks, labels, rotation=45 if is_long else 0, ha="right" if is_long else "center", fontsize=size)
+    axes.set_yticks(ticks, labels, fontsize=size)
+    axes.set_xticks(np.arange(-0.5, count), minor=True)
+    axes.set_yticks(np.arange(-0.5, count), minor=True)
+    axes.grid(which="minor", color=GRID, linewidth=0.4)
+    axes.tick_params(which="minor", length=0)
+    axes.set_xlabel("predicted class", color=SOFT, labelpad=8)
+    axes.set_ylabel("true class", color=SOFT, labelpad=8)
+    quiet_frame(axes)
+    figure.savefig(file, facecolor="white", metadata={"Software": None})
 
 
 def _colours(shares: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
@@ -77,34 +81,6 @@ def _colours(shares: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     return colours
 
 
-def _label_axes(axes: object, names: Sequence[str]) -> None:
-    from matplotlib.axes import Axes
-
-    assert isinstance(axes, Axes)
-    count = len(names)
-    every = 1 if count <= _MOST_CLASSES_WITH_NAMES else 5
-    ticks = list(range(0, count, every))
-    labels = [cut(names[number], _LONGEST_NAME_CHARACTERS) for number in ticks]
-    size = _font_size(count, medium_up_to=30, smallest=6.0)
-    is_long = max(len(label) for label in labels) > 3
-    axes.set_xticks(ticks, labels, rotation=45 if is_long else 0, ha="right" if is_long else "center", fontsize=size)
-    axes.set_yticks(ticks, labels, fontsize=size)
-    axes.tick_params(length=0, colors="#47525f")
-    axes.set_xticks(np.arange(-0.5, count), minor=True)
-    axes.set_yticks(np.arange(-0.5, count), minor=True)
-    axes.grid(which="minor", color="#e3e8ee", linewidth=0.6 if count <= 30 else 0.3)
-    axes.tick_params(which="minor", length=0)
-    for spine in axes.spines.values():
-        spine.set_color("#c7d0da")
-
-
 def _ratio(numerator: npt.NDArray[np.generic], denominator: npt.NDArray[np.generic]) -> npt.NDArray[np.float64]:
     top, bottom = np.asarray(numerator, dtype=np.float64), np.asarray(denominator, dtype=np.float64)
     return np.divide(top, bottom, out=np.zeros_like(top), where=bottom > 0)
-
-
-def _font_size(count: int, medium_up_to: int, smallest: float) -> float:
-    """Return the size of letters beside or in so many rows."""
-    if count <= _FEW_CLASSES:
-        return 9.5
-    return 7.5 if count <= medium_up_to else smallest

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import os
+import operator
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -17,13 +17,12 @@ from trainyard.steps.data.dataset.manifest import Manifest, read_manifest
 from trainyard.steps.data.dataset.reader import SplitReader
 from trainyard.steps.data.dataset.shards import verify_dataset
 from trainyard.steps.evaluation.confusion import Counts, class_figures, draw_confusion_matrix
-from trainyard.steps.evaluation.mistakes import Mistakes, find_mistakes, write_mistakes
+from trainyard.steps.evaluation.mistakes import find_mistakes, write_mistakes
 from trainyard.steps.evaluation.whole_split import evaluate_split
 from trainyard.steps.runtime.errors import StepError
-from trainyard.steps.runtime.files import find_model, require_writable, write_json
+from trainyard.steps.runtime.files import find_model, write_json
 from trainyard.steps.runtime.flags import GivenSettings
-from trainyard.steps.runtime.rank_variables import read_rank_variables
-from trainyard.steps.runtime.world import World, banner, join_world, lost_connections_explained
+from trainyard.steps.runtime.world import World, ranks_joined
 from trainyard.steps.training.adapters import load_trained_model, require_base_of_adapters
 from trainyard.steps.training.engines.fsdp import shard_to_evaluate
 from trainyard.steps.training.observing.mlflow_log import MlflowLog
@@ -44,10 +43,7 @@ def run_evaluation(given: GivenSettings[Evaluate]) -> int:
     task = chosen.on(manifest)
     load = partial(load_trained_model, chosen, manifest, settings.model, settings.base_model)
     model = None if settings.shard_model else load()
-    rank = read_rank_variables(os.environ).rank
-    require_writable([settings.evaluation], rank)
-    with lost_connections_explained(rank), join_world(settings.process_group_timeout_seconds) as world:
-        world.log(banner(world.device, world.variables))
+    with ranks_joined(settings.process_group_timeout_seconds, [settings.evaluation]) as world:
         verify_dataset(settings.data, manifest.splits[settings.split].shards, world, settings.verify_data)
         ask_for_determinism()
         require_base_of_adapters(chosen, settings.model, settings.base_model, world)
@@ -61,7 +57,7 @@ def run_evaluation(given: GivenSettings[Evaluate]) -> int:
         figures = task.summarise(sums, settings.split)
         if world.is_main or settings.shard_model:
             sample = _sample(settings, task, model, split, world, precision)
-            mistakes = _mistakes(settings, task, model, split, world, precision)
+            mistakes = find_mistakes(task, model, split, precision, settings.micro_batch_size, world.device)
         compared_with, before = task.untrained_is, task.untrained_figures(sums)
         has_base_model = settings.base_model is not None and chosen.takes_base_model
         if has_base_model and settings.compare_with_base_model and compared_with == "guessing":
@@ -75,7 +71,8 @@ def run_evaluation(given: GivenSettings[Evaluate]) -> int:
             _write_results(settings, chosen, manifest, figures, sums, sample, {"model": compared_with, **before})
             if mistakes is not None:
                 write_mistakes(settings.evaluation, split, mistakes, manifest.classes)
-        _log_figures(world, settings, figures, split.samples)
+        text = ", ".join(f"{name} {value:.4f}" for name, value in figures.items())
+        world.log(f"{settings.split}: {text} on {split.samples} samples; {settings.evaluation}")
     _check_limits(settings, chosen, figures)
     return 0
 
@@ -144,40 +141,23 @@ def _write_confusion(settings: Evaluate, manifest: Manifest, matrix: Counts, fig
     if len(manifest.classes) > _MOST_CLASSES_IN_PICTURE:
         print(f"too many classes for a picture of the confusion matrix: {len(manifest.classes)}", flush=True)
         return
-    try:
-        title = f"{settings.split}: {figures['accuracy']:.2%} of {int(matrix.sum())} correct"
-        draw_confusion_matrix(matrix, manifest.classes, title, settings.evaluation / "confusion_matrix.png")
-    except ImportError as failure:
-        raise StepError(f"the picture of the confusion matrix needs the package matplotlib: {failure}") from None
-
-
-def _mistakes(
-    settings: Evaluate, task: Task, model: torch.nn.Module, split: SplitReader, world: World, precision: Precision
-) -> Mistakes | None:
-    manifest = task.manifest
-    if manifest.content != "labelled_images" or manifest.arrays["images"].dtype != "uint8":
-        return None
-    return find_mistakes(task, model, split, precision, settings.micro_batch_size, world.device)
-
-
-def _log_figures(world: World, settings: Evaluate, figures: Mapping[str, float], samples: int) -> None:
-    text = ", ".join(f"{name} {value:.4f}" for name, value in figures.items())
-    world.log(f"{settings.split}: {text} on {samples} samples; {settings.evaluation}")
+    title = f"{settings.split}: {figures['accuracy']:.2%} of {int(matrix.sum())} correct"
+    draw_confusion_matrix(matrix, manifest.classes, title, settings.evaluation / "confusion_matrix.png")
 
 
 def _check_limits(settings: Evaluate, chosen: ChosenTask, figures: Mapping[str, float]) -> None:
     """Raise StepError if a figure misses its limit, is not a number, or does not exist."""
     least, most = settings.minimum_accuracy, settings.maximum_perplexity
-    if least > 0 and not (found := _figure(chosen, figures, "accuracy")) >= least:
-        missed = f"accuracy {found:.4f} on {settings.split} is below --minimum-accuracy {least:g}"
-    elif most is not None and not (found := _figure(chosen, figures, "perplexity")) <= most:
-        missed = f"perplexity {found:.4f} on {settings.split} is above --maximum-perplexity {most:g}"
-    else:
-        return
-    raise StepError(f"{missed}; the results are in {settings.evaluation}")
-
-
-def _figure(chosen: ChosenTask, figures: Mapping[str, float], name: str) -> float:
-    if name not in figures:
-        raise StepError(f"a limit of {name} is set, but the task {chosen.name} has no {name}")
-    return figures[name]
+    for name, limit, holds, missed in (
+        ("accuracy", least or None, operator.ge, "below --minimum-accuracy"),
+        ("perplexity", most, operator.le, "above --maximum-perplexity"),
+    ):
+        if limit is None:
+            continue
+        if name not in figures:
+            raise StepError(f"a limit of {name} is set, but the task {chosen.name} has no {name}")
+        if not holds(figures[name], limit):
+            raise StepError(
+                f"{name} {figures[name]:.4f} on {settings.split} is {missed} {limit:g}; the results are in "
+                f"{settings.evaluation}"
+            )

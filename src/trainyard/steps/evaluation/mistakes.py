@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from trainyard.steps.data.dataset.reader import SplitReader
-from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.files import write_json
+from trainyard.steps.runtime.imports import from_extra, require_packages
 from trainyard.steps.training.precision import Precision
 from trainyard.steps.training.samples.batches import as_tensors, to_device
 from trainyard.steps.training.tasks.task import Task
@@ -55,8 +54,12 @@ def find_mistakes(
 ) -> Mistakes | None:
     """Return the mistakes, the surest first, in the split's first tenth, or its first 1,024 samples if they are more.
 
-    A second look at a part costs less than keeping the predictions of all. None for a task without classes.
+    A second look at a part costs less than keeping the predictions of all. None for a task without classes, and for
+    what is not pictures.
     """
+    manifest = task.manifest
+    if manifest.content != "labelled_images" or manifest.arrays["images"].dtype != "uint8":
+        return None
     searched = min(split.samples, max(_LEAST_SAMPLES_SEARCHED, int(split.samples * _SHARE_SEARCHED)))
     found: list[Misclassified] = []
     model.eval()
@@ -68,27 +71,17 @@ def find_mistakes(
         if probabilities is None:
             return None
         surest, predicted = (each.cpu().numpy() for each in probabilities.float().max(dim=1))
-        found += _mistakes(sample_ids, batch["labels"], predicted, surest)
+        for place in np.flatnonzero(batch["labels"] != predicted):
+            classes = int(batch["labels"][place]), int(predicted[place])
+            found.append(Misclassified(first + int(place), *classes, round(float(surest[place]), 4)))
     found.sort(key=lambda mistake: (-mistake.probability, mistake.sample))
     return Mistakes(tuple(found[:_MOST_MISTAKES]), len(found), searched)
-
-
-def _mistakes(
-    sample_ids: npt.NDArray[np.int64],
-    labels: npt.NDArray[np.integer[Any]],
-    predicted: npt.NDArray[np.int64],
-    surest: npt.NDArray[np.float32],
-) -> Iterator[Misclassified]:
-    for place in np.flatnonzero(labels != predicted):
-        yield Misclassified(
-            int(sample_ids[place]), int(labels[place]), int(predicted[place]), round(float(surest[place]), 4)
-        )
 
 
 def write_mistakes(folder: Path, split: SplitReader, mistakes: Mistakes, classes: Sequence[str]) -> None:
     """Write mistakes.json, and a PNG of each of the surest mistakes in `mistakes/`, with sides of at most 96 pixels.
 
-    Raise StepError when Pillow is missing.
+    Raise SetupError when Pillow is missing.
     """
     shutil.rmtree(folder / "mistakes", ignore_errors=True)
     (folder / "mistakes").mkdir()
@@ -97,25 +90,17 @@ def write_mistakes(folder: Path, split: SplitReader, mistakes: Mistakes, classes
     for mistake, image in zip(mistakes.surest, images, strict=True):
         file = f"mistakes/{mistake.sample}.png"
         _draw(image, folder / file)
-        listed.append(
-            {
-                "sample": mistake.sample,
-                "file": file,
-                "true": classes[mistake.true],
-                "predicted": classes[mistake.predicted],
-                "probability": mistake.probability,
-            }
-        )
+        names = {"true": classes[mistake.true], "predicted": classes[mistake.predicted]}
+        listed.append({**asdict(mistake), **names, "file": file})
     document = {"format": "trainyard.mistakes/1", "searched": mistakes.searched, "found": mistakes.found}
     write_json(folder / "mistakes.json", {**document, "samples": listed})
 
 
 def _draw(image: npt.NDArray[np.uint8], file: Path) -> None:
     """Write pixels [channels, height, width] as a PNG; of other than one or three channels only the first."""
-    try:
-        from PIL import Image
-    except ImportError as failure:
-        raise StepError(f"pictures of wrongly classified images need the package pillow: {failure}") from None
+    require_packages("drawing wrongly classified images", from_extra("train"), "PIL.Image")
+    from PIL import Image
+
     pixels = image if len(image) in _PICTURE_MODES else image[:1]
     picture = Image.fromarray(np.ascontiguousarray(pixels.transpose(1, 2, 0).squeeze()))
     picture.thumbnail((_LARGEST_SIDE, _LARGEST_SIDE))

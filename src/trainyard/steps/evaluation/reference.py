@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Sequence
 
@@ -16,10 +15,9 @@ from trainyard.steps.data.dataset.shards import Shard, verify_dataset
 from trainyard.steps.data.dataset.writer import DatasetWriter
 from trainyard.steps.data.tokenizing.vocabulary import CHAT_TEMPLATE_FILE, TOKENIZER_CONFIG_FILE, TOKENIZER_FILE
 from trainyard.steps.runtime.errors import StepError
-from trainyard.steps.runtime.files import find_model, require_writable
+from trainyard.steps.runtime.files import find_model
 from trainyard.steps.runtime.long_work import ProgressLines
-from trainyard.steps.runtime.rank_variables import read_rank_variables
-from trainyard.steps.runtime.world import World, banner, join_world, lost_connections_explained
+from trainyard.steps.runtime.world import World, ranks_joined
 from trainyard.steps.training.from_transformers import model_digest
 from trainyard.steps.training.precision import Precision
 from trainyard.steps.training.randomness import ask_for_determinism
@@ -39,10 +37,7 @@ def compute_reference(settings: ComputeReference) -> int:
     chosen = choose_task("preferences", {"loss_chunk_tokens": settings.loss_chunk_tokens}).starting_from(base_model)
     task = chosen.on(manifest)
     assert isinstance(task, Preferences)
-    rank = read_rank_variables(os.environ).rank
-    require_writable([settings.prepared], rank)
-    with lost_connections_explained(rank), join_world(settings.process_group_timeout_seconds) as world:
-        world.log(banner(world.device, world.variables))
+    with ranks_joined(settings.process_group_timeout_seconds, [settings.prepared]) as world:
         verify_dataset(settings.data, manifest.shards(), world, settings.verify_data)
         ask_for_determinism()
         digest = model_digest(base_model, world)

@@ -31,8 +31,16 @@ def in_processes(
     """
     # Processes are spawned, not forked: a fork would inherit the locks of whatever threads run here.
     with ProcessPoolExecutor(processes, get_context("spawn"), _end_with_parent) as pool:
+        waiting: deque[tuple[Item, Future[Result]]] = deque()
         try:
-            yield from _in_order(pool, work, items, _IN_FLIGHT_PER_PROCESS * processes)
+            for item in items:
+                waiting.append((item, pool.submit(work, item)))
+                if len(waiting) >= _IN_FLIGHT_PER_PROCESS * processes:
+                    first, result = waiting.popleft()
+                    yield first, result.result()
+            while waiting:
+                first, result = waiting.popleft()
+                yield first, result.result()
         except BrokenProcessPool:
             raise StepError(
                 f"a process that {what} was killed, probably because memory ran out; try fewer --workers"
@@ -51,21 +59,6 @@ def _wait_for_parent_and_end() -> None:
     assert parent is not None
     parent.join()
     os._exit(1)
-
-
-def _in_order(
-    pool: ProcessPoolExecutor, work: Callable[[Item], Result], items: Iterable[Item], in_flight: int
-) -> Iterator[tuple[Item, Result]]:
-    """Like `pool.map`, with at most `in_flight` items and results in memory."""
-    waiting: deque[tuple[Item, Future[Result]]] = deque()
-    for item in items:
-        waiting.append((item, pool.submit(work, item)))
-        if len(waiting) >= in_flight:
-            first, result = waiting.popleft()
-            yield first, result.result()
-    while waiting:
-        first, result = waiting.popleft()
-        yield first, result.result()
 
 
 class ProgressLines:

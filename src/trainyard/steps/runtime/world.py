@@ -6,7 +6,7 @@ import os
 import re
 import resource
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, nullcontext
 from datetime import timedelta
@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 
 from trainyard.steps.runtime.errors import LostConnection, StepError, first_line
+from trainyard.steps.runtime.files import require_writable
 from trainyard.steps.runtime.imports import python_and_packages
 from trainyard.steps.runtime.long_work import peak_resident_bytes, usable_processors
 from trainyard.steps.runtime.meeting import HashStore, Meeting
@@ -204,6 +205,19 @@ def lost_connections_explained(rank: int) -> Iterator[None]:
         raise LostConnection(
             f"rank {rank} lost its connection to another rank, or waited too long for it: {first_line(failure)}"
         ) from None
+
+
+@contextmanager
+def ranks_joined(timeout_seconds: int, outputs: Iterable[Path]) -> Iterator[World]:
+    """Join the world that the environment describes, after a look whether outputs can be written, and log who is in it.
+
+    A connection that is lost meanwhile is explained.
+    """
+    variables = read_rank_variables(os.environ)
+    require_writable(outputs, variables.rank)
+    with lost_connections_explained(variables.rank), World(variables, timeout_seconds) as world:
+        world.log(banner(world.device, variables))
+        yield world
 
 
 def set_gpu_defaults(environment: MutableMapping[str, str], *, deterministic: bool) -> None:

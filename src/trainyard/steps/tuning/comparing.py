@@ -9,18 +9,20 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from trainyard.settings.quantities import as_text
 from trainyard.settings.steps.measurements import CompareConfigs
 from trainyard.settings.written_settings import read_candidate
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.files import require_writable, write_json
+from trainyard.steps.runtime.pictures import BLUE, INK, SOFT, new_figure, quiet_frame
 from trainyard.steps.training.observing.mlflow_log import MlflowLog, experiment_id, open_client
 from trainyard.steps.tuning.measurement import CONFIG_FILE, METRIC, MeasuredCandidate, Study, read_measurement
 
 _MOST_TRIALS = 1000
 _FORMAT = "trainyard.autotune/1"
 PICTURE_FILE = "autotune.svg"
-_INK, _SOFT, _LINE = "#1b2430", "#47525f", "#c7d0da"
-_FASTEST, _OTHERS = "#1a559e", "#9db7d5"
+_OTHERS = "#9db7d5"
+"""The colour of all candidates but the fastest."""
 _GIB = 2**30
 
 
@@ -35,8 +37,14 @@ def compare(settings: CompareConfigs) -> int:
         )
     others = list(_other_trials(study, fastest))
     measurements = [fastest, *sorted(others, key=lambda each: -each.samples_per_second)]
-    keys = _profile_keys(study, fastest)
-    lines = "".join(f"    {key}: {_yaml(value)}\n" for key, value in keys.items())
+    candidate = fastest.candidate
+    keys = {
+        "config": candidate.config,
+        "micro_batch_size": candidate.micro_batch_size,
+        "accumulation_steps": study.global_batch_size // (candidate.micro_batch_size * study.world_size),
+        "activation_checkpointing": candidate.activation_checkpointing,
+    }
+    lines = "".join(f"    {key}: {as_text(value)}\n" for key, value in keys.items())
     (settings.winner / "profile.yaml").write_text(
         f"# The fastest of {len(measurements)} candidates on {study.world_size} x {study.device}:\n"
         f"# {fastest.samples_per_second:.4g} samples a second. To use it: trainyard render PROFILE --apply THIS_FILE\n"
@@ -57,27 +65,20 @@ def compare(settings: CompareConfigs) -> int:
     return 0
 
 
-def _profile_keys(study: Study, fastest: MeasuredCandidate) -> dict[str, str | int | bool]:
-    candidate = fastest.candidate
-    return {
-        "config": candidate.config,
-        "micro_batch_size": candidate.micro_batch_size,
-        "accumulation_steps": study.global_batch_size // (candidate.micro_batch_size * study.world_size),
-        "activation_checkpointing": candidate.activation_checkpointing,
-    }
-
-
-def _yaml(value: str | int | bool) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
 def _other_trials(study: Study, fastest: MeasuredCandidate) -> Iterator[MeasuredCandidate]:
     """Yield what MLflow knows of the study's other candidates, of each the newest trial."""
     if not os.environ.get("MLFLOW_TRACKING_URI"):
         print("warning: no MLFLOW_TRACKING_URI, so that only the fastest trial is known", flush=True)
         return
     seen = {fastest.candidate}
-    for run in _runs_of(study):
+    client, _ = open_client()
+    runs: Sequence[Any] = client.search_runs(
+        [experiment_id(client)],
+        filter_string=f"params.study = '{study.digest}'",
+        order_by=["attributes.start_time DESC"],
+        max_results=_MOST_TRIALS,
+    )
+    for run in runs:
         candidate = read_candidate(run.data.params["candidate"])
         if candidate in seen:
             continue
@@ -92,41 +93,23 @@ def _other_trials(study: Study, fastest: MeasuredCandidate) -> Iterator[Measured
         )
 
 
-def _runs_of(study: Study) -> Sequence[Any]:
-    client, _ = open_client()
-    runs: Sequence[Any] = client.search_runs(
-        [experiment_id(client)],
-        filter_string=f"params.study = '{study.digest}'",
-        order_by=["attributes.start_time DESC"],
-        max_results=_MOST_TRIALS,
-    )
-    return runs
-
-
 def draw_measurements(study: Study, measurements: Sequence[MeasuredCandidate], file: Path) -> None:
     """Write an SVG; the first measurement is the fastest, and equal measurements give equal bytes."""
-    import matplotlib
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9, 1.4 + 0.34 * len(measurements)), layout="constrained")
-    FigureCanvasSVG(figure)
-    batch, ranks = study.global_batch_size, study.world_size
-    title = f"DeepSpeed on {ranks} x {study.device}, {batch} samples a step"
-    figure.suptitle(title, x=0.01, ha="left", fontsize=11.5, color=_INK)
+    title = f"DeepSpeed on {study.world_size} x {study.device}, {study.global_batch_size} samples a step"
+    figure = new_figure(9, 1.4 + 0.34 * len(measurements), title)
     axes = figure.subplots()
     rows = range(len(measurements))
     rates = [each.samples_per_second for each in measurements]
-    axes.barh(rows, rates, color=[_FASTEST, *[_OTHERS] * (len(rates) - 1)], height=0.66)
+    axes.barh(rows, rates, color=[BLUE, *[_OTHERS] * (len(rates) - 1)], height=0.66)
     for row, each in zip(rows, measurements, strict=True):
-        axes.text(each.samples_per_second, row, f"  {_label(each)}", va="center", fontsize=8.5, color=_SOFT)
-    axes.set_yticks(rows, [_name(each) for each in measurements], fontsize=9, color=_INK)
+        axes.text(each.samples_per_second, row, f"  {_label(each)}", va="center", fontsize=8.5, color=SOFT)
+    axes.set_yticks(rows, [_name(each) for each in measurements], fontsize=9, color=INK)
     axes.invert_yaxis()
     axes.set_xlim(0, max(rates) * 1.3)
-    axes.set_xlabel("samples a second", color=_SOFT)
-    axes.tick_params(length=0, colors=_SOFT)
-    for spine in axes.spines.values():
-        spine.set_color(_LINE)
+    axes.set_xlabel("samples a second", color=SOFT)
+    quiet_frame(axes)
+    import matplotlib
+
     with matplotlib.rc_context({"svg.hashsalt": "autotune", "svg.fonttype": "none"}):
         figure.savefig(file, format="svg", facecolor="white", metadata={"Date": None})
 

@@ -10,26 +10,25 @@ work grows with the number of documents even where thousands share the same boil
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from trainyard.settings.quantities import counted
 from trainyard.settings.steps.preparation import PrepareTextSpark
 from trainyard.steps.data.at_scale.session import NumberedFile, as_task
 from trainyard.steps.data.at_scale.signatures import Bands, SignatureBuilder, bands_for, similarity
+from trainyard.steps.data.dataset.writer import settings_named
+from trainyard.steps.data.text.text_formats import PlainTextFile
+from trainyard.steps.data.text.text_source import Block, Text, TextFile, TextSource
 
 if TYPE_CHECKING:
     from pyspark import RDD
     from pyspark.sql import DataFrame, SparkSession
-import hashlib
-
-import numpy.typing as npt
-
-from trainyard.steps.data.text.text_formats import PlainTextFile
-from trainyard.steps.data.text.text_source import Block, Text, TextFile, TextSource
 
 REPORT_FILE = "duplicates.json"
 
@@ -65,10 +64,9 @@ class Duplicates:
         """Return the JSON document that is written next to the dataset."""
         return {
             "format": "trainyard.duplicates/1",
-            "drop_duplicates": settings.drop_duplicates,
-            "near_duplicate_threshold": settings.near_duplicate_threshold,
-            "shingle_words": settings.shingle_words,
-            "minhash_values": settings.minhash_values,
+            **settings_named(
+                settings, "drop_duplicates", "near_duplicate_threshold", "shingle_words", "minhash_values"
+            ),
             "documents": self.documents,
             "dropped": {"exact": self.exact, "near": self.near, "text_bytes": self.dropped_bytes},
             "sample": [asdict(pair) for pair in self.sample],
@@ -199,20 +197,15 @@ class KeptFile(TextFile):
             yield KeptBlock(block.file, block.source_bytes, block, dropped)
 
 
-def kept_files(files: list[TextFile], dropped: Mapping[int, Keys]) -> list[TextFile]:
-    """Return the files without the documents whose keys are given by the file's number.
+def without(source: TextSource, dropped: Mapping[int, Keys]) -> TextSource:
+    """Return the source without the documents whose keys are given by the number of their file.
 
     A plain text is one document: without it the file is left out, as if it did not exist.
     """
     kept: list[TextFile] = []
-    for number, file in enumerate(files):
+    for number, file in enumerate(source.files):
         if number not in dropped:
             kept.append(file)
         elif not isinstance(file, PlainTextFile):
             kept.append(KeptFile(file, dropped[number]))
-    return kept
-
-
-def without(source: TextSource, dropped: Mapping[int, Keys]) -> TextSource:
-    """Return the source without the documents whose keys are given by their file's number."""
-    return TextSource(kept_files(source.files, dropped), source.description)
+    return TextSource(kept, source.description)

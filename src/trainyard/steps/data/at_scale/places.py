@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from trainyard.settings.files import os_errors_name
@@ -49,22 +48,16 @@ def fetch(folder: Path, names: tuple[str, ...], into: Path) -> Path:
     return into
 
 
-@dataclass(frozen=True)
-class Destination:
-    """Where tasks put the files that they have written. Picklable."""
-
-    folder: Path
-
-    def put(self, file: Path) -> None:
-        """Copy a file there under its name. A task that runs twice replaces its file by an equal one."""
-        address = address_of(self.folder)
-        if address is None:
-            partial = self.folder / f".{file.name}.{os.getpid()}"
-            with os_errors_name(partial):
-                shutil.copyfile(file, partial)
-                partial.replace(self.folder / file.name)
-        else:
-            filesystem, path = filesystem_of(address)
-            filesystem.makedirs(path, exist_ok=True)
-            # Azure ML's file system refuses to replace a file unless it is told to.
-            filesystem.put(str(file), f"{path.rstrip('/')}/", overwrite="MERGE_WITH_OVERWRITE")
+def put(file: Path, folder: Path) -> None:
+    """Copy a file into a folder under its name. A task that runs twice replaces its file by an equal one."""
+    address = address_of(folder)
+    if address is None:
+        partial = folder / f".{file.name}.{os.getpid()}"
+        with os_errors_name(partial):
+            shutil.copyfile(file, partial)
+            partial.replace(folder / file.name)
+    else:
+        filesystem, path = filesystem_of(address)
+        filesystem.makedirs(path, exist_ok=True)
+        # Azure ML's file system refuses to replace a file unless it is told to.
+        filesystem.put(str(file), f"{path.rstrip('/')}/", overwrite="MERGE_WITH_OVERWRITE")

@@ -5,14 +5,15 @@ from __future__ import annotations
 import tempfile
 from collections import Counter
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainyard.settings.steps.preparation import PrepareTextSpark
-from trainyard.steps.data.at_scale.duplicates import REPORT_FILE, Duplicates, find_duplicates, without
-from trainyard.steps.data.at_scale.places import Destination, address_of, fetch, remote_files
+from trainyard.steps.data.at_scale.duplicates import REPORT_FILE, find_duplicates, without
+from trainyard.steps.data.at_scale.places import address_of, fetch, put, remote_files
 from trainyard.steps.data.at_scale.session import NumberedFile, as_task, spark_session
-from trainyard.steps.data.at_scale.text_shards import counts_of_files, encode_files, write_shards
+from trainyard.steps.data.at_scale.text_shards import encode_files, write_shards
 from trainyard.steps.data.dataset.manifest import MANIFEST_FILE, ArrayType
 from trainyard.steps.data.dataset.writer import DatasetWriter
 from trainyard.steps.data.text import open_files, open_source
@@ -39,7 +40,10 @@ _PARTS_PER_CORE, _MOST_BYTES_PER_PART = 4, 256_000_000
 
 def prepare_on_spark(settings: PrepareTextSpark) -> int:
     """Find duplicates, tokenize the rest and write the shards, after checking what the driver can check alone."""
-    source = _open_source(settings)
+    address = None if settings.source is None else address_of(settings.source)
+    source = open_source(settings) if address is None else open_files(remote_files(address), address, settings)
+    for note in source.notes:
+        print(note, flush=True)
     with tempfile.TemporaryDirectory(prefix="trainyard-spark-") as folder:
         scratch = Path(folder)
         given = _given_vocabulary(settings, scratch)
@@ -48,10 +52,17 @@ def prepare_on_spark(settings: PrepareTextSpark) -> int:
         prepared = scratch / "prepared" if is_remote else settings.prepared
         require_writable([prepared], rank=0)
         with spark_session(scratch) as session:
-            parts = settings.partitions or _parts(source, session.sparkContext.defaultParallelism)
+            source_bytes = sum(file.size_bytes for file in source.files)
+            wanted = max(
+                _PARTS_PER_CORE * session.sparkContext.defaultParallelism, source_bytes // _MOST_BYTES_PER_PART
+            )
+            parts = settings.partitions or wanted
             session.conf.set("spark.sql.shuffle.partitions", parts)
-            found = _duplicates(session, source, parts, settings)
-            kept = source if found is None else without(source, found.keys)
+            kept, found = source, None
+            if settings.drop_duplicates != "none":
+                found = find_duplicates(session, _files(session, source, parts), settings)
+                kept = without(source, found.keys)
+                print(found.summary(), flush=True)
             documents = (document for file in kept.files for document in file.documents())
             rule = split_rule(documents, settings.validation_fraction, settings.test_fraction, settings.seed)
             vocabulary = given or learn(kept, rule, settings)
@@ -64,22 +75,8 @@ def prepare_on_spark(settings: PrepareTextSpark) -> int:
         if is_remote:
             for name in (REPORT_FILE, TOKENIZER_FILE, TOKENIZER_CONFIG_FILE, MANIFEST_FILE):
                 if (prepared / name).exists():
-                    Destination(settings.prepared).put(prepared / name)
+                    put(prepared / name, settings.prepared)
     return 0
-
-
-def _parts(source: TextSource, cores: int) -> int:
-    """Return how many parts the files are divided into unless the settings say."""
-    source_bytes = sum(file.size_bytes for file in source.files)
-    return max(_PARTS_PER_CORE * cores, source_bytes // _MOST_BYTES_PER_PART)
-
-
-def _open_source(settings: PrepareTextSpark) -> TextSource:
-    address = None if settings.source is None else address_of(settings.source)
-    source = open_source(settings) if address is None else open_files(remote_files(address), address, settings)
-    for note in source.notes:
-        print(note, flush=True)
-    return source
 
 
 def _given_vocabulary(settings: PrepareTextSpark, scratch: Path) -> Vocabulary | None:
@@ -88,15 +85,6 @@ def _given_vocabulary(settings: PrepareTextSpark, scratch: Path) -> Vocabulary |
     copy = scratch / "tokenizer"
     copy.mkdir()
     return load_vocabulary(fetch(settings.tokenizer, (TOKENIZER_FILE, TOKENIZER_CONFIG_FILE), copy))
-
-
-def _duplicates(session: SparkSession, source: TextSource, parts: int, settings: PrepareTextSpark) -> Duplicates | None:
-    """Return the duplicates that are to be dropped; None where none are to be looked for."""
-    if settings.drop_duplicates == "none":
-        return None
-    found = find_duplicates(session, _files(session, source, parts), settings)
-    print(found.summary(), flush=True)
-    return found
 
 
 def _files(session: SparkSession, source: TextSource, parts: int) -> RDD[NumberedFile]:
@@ -127,7 +115,7 @@ def _tokenize(
     encode = as_task(partial(encode_files, encoder))
     # Kept on the executors' disks: tokens are counted, and only then is it known which shard each belongs to.
     encoded = _files(session, source, parts).mapPartitions(encode).persist(StorageLevel.DISK_ONLY)
-    counts_of_each = counts_of_files(encoded)
+    counts_of_each = dict(encoded.mapValues(attrgetter("counts")).reduceByKey(Counts.add).collect())
     counts = Counts()
     for number in sorted(counts_of_each):
         counts.add(counts_of_each[number])
@@ -135,5 +123,5 @@ def _tokenize(
         print(f"{name}: {replaced} characters stand for bytes that are not UTF-8", flush=True)
     stream_tokens = counts.tokens + Counter(SPLITS)  # an end-of-text token begins each split's stream
     splits = rows_of_splits(counts, [stream_tokens], settings)
-    written, left_out = write_shards(encoded, counts_of_each, splits, vocabulary, Destination(settings.prepared))
+    written, left_out = write_shards(encoded, counts_of_each, splits, vocabulary, settings.prepared)
     finish(settings, dataset, written, counts, left_out, vocabulary)

@@ -27,7 +27,7 @@ Result = TypeVar("Result")
 NumberedFile = tuple[int, TextFile]
 """A file, and its place among all files of the source."""
 
-_STEP_ERROR = re.compile(rf"{re.escape(StepError.__module__)}\.StepError: (.*)")
+_STEP_ERROR = re.compile(rf"{re.escape(StepError.__module__)}\.(?:Step|Setup)Error: (.*)")
 _FOR_EXECUTORS = ("__init__.py", "unpacking.py", "settings", "steps")
 
 

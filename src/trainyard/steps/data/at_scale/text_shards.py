@@ -7,12 +7,13 @@ import itertools
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trainyard.steps.data.at_scale.places import Destination
+from trainyard.steps.data.at_scale.places import put
 from trainyard.steps.data.at_scale.session import NumberedFile, as_task
 from trainyard.steps.data.dataset.manifest import ArrayType, Split
 from trainyard.steps.data.dataset.shards import Shard
@@ -49,18 +50,6 @@ def encode_files(encoder: BlockEncoder, files: Iterable[NumberedFile]) -> Iterat
             yield number, tokenize_alone(on_this_machine, block)
 
 
-def counts_of_files(encoded: RDD[NumberedBlock]) -> dict[int, Counts]:
-    """Return the counts by number of file, of the files that have any text."""
-    return dict(encoded.mapPartitions(_counts).collect())
-
-
-def _counts(blocks: Iterable[NumberedBlock]) -> Iterator[tuple[int, Counts]]:
-    counts: dict[int, Counts] = {}
-    for number, block in blocks:
-        counts.setdefault(number, Counts()).add(block.counts)
-    yield from counts.items()
-
-
 @dataclass(frozen=True)
 class Section:
     """A range of a split's stream that one task collects: that of a shard, or the unused end of the training text."""
@@ -87,13 +76,13 @@ def write_shards(
     counts: Mapping[int, Counts],
     splits: Sequence[SplitRows],
     vocabulary: Vocabulary,
-    destination: Destination,
+    destination: Path,
 ) -> tuple[dict[SplitRows, Split], Tokens]:
     """Write every shard by a task of its own. Return the splits, and the tokens that end the training text unused."""
     sections = sections_of(splits)
     cutter = _Cutter(sections, _starts(counts))
     writer = _Writer(sections, vocabulary.end_of_text, vocabulary.padding, vocabulary.dtype, destination)
-    keyed = encoded.mapPartitions(cutter).repartitionAndSortWithinPartitions(len(sections), _section_of)
+    keyed = encoded.mapPartitions(cutter).repartitionAndSortWithinPartitions(len(sections), itemgetter(0))
     written = dict(keyed.mapPartitions(as_task(writer)).collect())
     found: dict[SplitRows, Split] = {}
     for split in splits:
@@ -112,10 +101,6 @@ def _starts(counts: Mapping[int, Counts]) -> dict[int, dict[str, int]]:
         for split, tokens in counts[number].tokens.items():
             next_start[split] += tokens
     return starts
-
-
-def _section_of(key: _Key) -> int:
-    return key[0]
 
 
 @dataclass(frozen=True)
@@ -152,7 +137,7 @@ class _Writer:
     end_of_text: int
     padding: int
     dtype: str
-    destination: Destination
+    destination: Path
 
     def __call__(self, items: Iterable[tuple[_Key, Tokens]]) -> Iterator[tuple[int, Shard | Tokens]]:
         tokens = iter(items)
@@ -189,7 +174,7 @@ class _Writer:
             if file.samples < shard.stop_row - shard.first_row:
                 file.add(rows_of(rest, 1, length, self.padding))
             written = file.close()
-            self.destination.put(Path(scratch) / written.file)
+            put(Path(scratch) / written.file, self.destination)
         return written
 
     def _add_rows(self, file: ShardFile, tokens: Tokens, length: int) -> Tokens:

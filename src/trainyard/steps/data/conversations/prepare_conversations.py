@@ -6,6 +6,7 @@ import bisect
 import functools
 import hashlib
 import itertools
+import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -17,14 +18,9 @@ import numpy.typing as npt
 
 from trainyard.settings.steps.preparation import PrepareChat
 from trainyard.steps.data.conversations.questions_about_python import about_python, pairs_about_python
-from trainyard.steps.data.conversations.rendering import (
-    Documents,
-    Renderer,
-    TokenizedConversation,
-    chat_template_of,
-)
+from trainyard.steps.data.conversations.rendering import Documents, Renderer, TokenizedConversation
 from trainyard.steps.data.dataset.manifest import ArrayType, TokenText
-from trainyard.steps.data.dataset.writer import DatasetWriter
+from trainyard.steps.data.dataset.writer import DatasetWriter, settings_named
 from trainyard.steps.data.text import files_below, files_of_formats
 from trainyard.steps.data.text.text_formats import JsonLine, JsonLinesFile
 from trainyard.steps.data.text.text_source import skipped_files
@@ -84,7 +80,7 @@ def prepare_conversations(settings: PrepareChat) -> int:
                     counts[split].rows += 1
                     writers[split].add(_rows_arrays(row, settings, vocabulary))
 
-            renderer = Renderer.of(folder, vocabulary, pairs=settings.preferences)
+            renderer = Renderer(folder, vocabulary.end_of_text, vocabulary.dtype, settings.preferences)
             for documents in _documents(source, renderer, settings.workers):
                 split = rule.split_of(documents[0].name)
                 write(split, packers[split].add(kept) if (kept := _kept(documents, counts[split], settings)) else ())
@@ -154,11 +150,9 @@ def _rows_arrays(
 def _write_tokenizer(prepared: Path, folder: Path, vocabulary: Vocabulary) -> None:
     """Write the tokenizer's files and the chat template, for the trained model to have them too."""
     vocabulary.write(prepared)
-    template = chat_template_of(folder)
-    if template is None:
-        (prepared / CHAT_TEMPLATE_FILE).unlink(missing_ok=True)
-    else:
-        (prepared / CHAT_TEMPLATE_FILE).write_text(template, encoding="utf-8")
+    (prepared / CHAT_TEMPLATE_FILE).unlink(missing_ok=True)
+    if (folder / CHAT_TEMPLATE_FILE).is_file():
+        shutil.copyfile(folder / CHAT_TEMPLATE_FILE, prepared / CHAT_TEMPLATE_FILE)
 
 
 def _finish(
@@ -176,11 +170,7 @@ def _finish(
     content = "preferences" if settings.preferences else "conversations"
     source = {
         content: "questions about Python" if settings.source is None else "files",
-        "sequence_length": settings.sequence_length,
-        "packing": settings.packing,
-        "seed": settings.seed,
-        "validation_fraction": settings.validation_fraction,
-        "test_fraction": settings.test_fraction,
+        **settings_named(settings, "sequence_length", "packing", "seed", "validation_fraction", "test_fraction"),
     }
     dataset.finish(content, (), source, text)
 

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trainyard.steps.data.text.text_formats import JsonLine
-from trainyard.steps.data.tokenizing.vocabulary import CHAT_TEMPLATE_FILE, TOKENIZER_FILE, Vocabulary
+from trainyard.steps.data.tokenizing.vocabulary import CHAT_TEMPLATE_FILE, TOKENIZER_FILE
 from trainyard.steps.runtime.errors import StepError
 
 _MARKS_ANSWERS = re.compile(r"\{%-?\s*generation\b")
@@ -65,11 +65,6 @@ class Renderer:
     end_of_text: int
     dtype: str
     pairs: bool
-
-    @classmethod
-    def of(cls, folder: Path, vocabulary: Vocabulary, *, pairs: bool) -> Renderer:
-        """Return the renderer of a model, for conversations or for pairs of answers."""
-        return cls(folder, vocabulary.end_of_text, vocabulary.dtype, pairs)
 
     def __call__(self, examples: Iterable[JsonLine]) -> list[Documents]:
         """Return each example's documents. StepError names the file and line of one that is not as expected."""
@@ -242,12 +237,6 @@ def _transformers_tokenizer(folder: Path) -> Any:
     except Exception as failure:  # whatever a file of the user's makes transformers raise
         raise StepError(f"--base-model {folder}: its tokenizer cannot be used: {failure}") from None
     return tokenizer
-
-
-def chat_template_of(folder: Path) -> str | None:
-    """Return the chat template in a model's folder, if it has one of its own file."""
-    file = folder / CHAT_TEMPLATE_FILE
-    return file.read_text(encoding="utf-8") if file.is_file() else None
 
 
 def _from_sharegpt(fields: Mapping[str, Any], place: str) -> Mapping[str, Any]:

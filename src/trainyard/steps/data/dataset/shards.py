@@ -47,10 +47,6 @@ class VerifyingRanks(Protocol):
     rank: int
     size: int
 
-    @property
-    def is_main(self) -> bool:
-        """Whether this is rank 0."""
-
     def log(self, message: str) -> None:
         """Print a line on rank 0 only."""
 
@@ -88,7 +84,7 @@ def verify_dataset(folder: Path, shards: Sequence[Shard], ranks: VerifyingRanks,
     progress = ProgressLines("checked", len(own_shards), "files of rank 0's share of the dataset")
     problem = None
     try:
-        require_digests(folder, own_shards, progress if ranks.is_main else None)
+        require_digests(folder, own_shards, progress if ranks.rank == 0 else None)
     except (StepError, OSError) as failure:  # a rank that raised alone would leave the others waiting
         problem = str(failure)
     for found in ranks.gather(problem):

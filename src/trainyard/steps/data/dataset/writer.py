@@ -135,3 +135,8 @@ class ShardFile:
         self._stream.close()
         size_bytes = self.samples * self._type.sample_bytes
         return Shard(self._array, self._file.name, self.samples, size_bytes, self._digest.hexdigest())
+
+
+def settings_named(settings: object, *names: str) -> dict[str, Any]:
+    """Return some of the settings that made a dataset: enough to make it again, without paths of this machine."""
+    return {name: getattr(settings, name) for name in names}

@@ -8,9 +8,10 @@ import numpy as np
 
 from trainyard.settings.steps.preparation import PrepareImages
 from trainyard.steps.data.images import image_folder, image_table
-from trainyard.steps.data.images.image_source import ImageSource, part_in_memory
+from trainyard.steps.data.images.image_source import ImagePart, ImageSource
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.files import require_folder
+from trainyard.steps.runtime.imports import from_extra, require_packages
 
 _DARKEST_DIGIT_PIXEL = 16
 
@@ -33,13 +34,13 @@ def _open_digits(_: PrepareImages) -> ImageSource:
     They are the test set of UCI's "Optical Recognition of Handwritten Digits" (Alpaydin and Kaynak, 1998), whose pixels
     go from 0 to 16; here these 17 levels are spread over 0 to 255.
     """
-    try:
-        from sklearn.datasets import load_digits
-    except ImportError as failure:
-        raise StepError(f"--format digits reads the digits that scikit-learn ships: {failure}") from None
+    require_packages("--format digits", from_extra("train"), "sklearn.datasets")
+    from sklearn.datasets import load_digits
+
     digits = load_digits()
     images = np.rint(digits.images * (255 / _DARKEST_DIGIT_PIXEL)).astype(np.uint8)[:, None]
-    part = part_in_memory(digits.target.astype(np.int64), images)
+    labels = digits.target.astype(np.int64)
+    part = ImagePart(labels, lambda sample_ids: iter([(labels[sample_ids], images[sample_ids])]))
     return ImageSource([str(name) for name in digits.target_names], (1, 8, 8), {"train": part})
 
 

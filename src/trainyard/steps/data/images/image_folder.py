@@ -36,7 +36,6 @@ _LARGEST_CHOSEN_SIDE = 224
 _BLOCK_FILES = 64
 _FEWEST_FILES_FOR_PROCESSES = 512
 """Below this, starting processes costs more than they save."""
-_NAMED_AT_MOST = 10
 _FEWEST_OF_A_CLASS = 5
 """So that every split can have one, and training a few."""
 
@@ -116,20 +115,16 @@ def _part_folders(folder: Path) -> dict[str, Path]:
     return found
 
 
-def _class_names(folder: Path) -> list[str]:
+def _list_part(folder: Path) -> LabelledFiles:
     names = sorted(child.name for child in folder.iterdir() if child.is_dir() and not child.name.startswith("."))
     if not names:
         loose = sum(child.suffix.lower() in _SUFFIXES for child in folder.iterdir())
         held = f"{loose} images without a folder, so without a class" if loose else "no images"
         raise StepError(f"{folder} holds {held}: expected one folder of images ({' '.join(_SUFFIXES)}) per class")
-    return names
-
-
-def _list_part(folder: Path) -> LabelledFiles:
     listed: list[tuple[Path, str]] = []
     skipped: list[str] = []
     empty: list[str] = []
-    for name in _class_names(folder):
+    for name in names:
         found = [file for file in sorted((folder / name).rglob("*")) if file.is_file()]
         of_class = [(file, name) for file in found if file.suffix.lower() in _SUFFIXES]
         if not of_class:
@@ -160,9 +155,8 @@ def _report_undecodable(problems: dict[Path, str | None], total: int, settings: 
     """Report the files that cannot be decoded. Raise StepError unless they may be skipped."""
     if not problems:
         return
-    named = "; ".join(f"{file} ({problem})" for file, problem in list(problems.items())[:_NAMED_AT_MOST])
-    more = f"; and {len(problems) - _NAMED_AT_MOST} more" if len(problems) > _NAMED_AT_MOST else ""
-    message = f"{len(problems)} of {total} images cannot be decoded: {named}{more}"
+    named = first_names(f"{file} ({problem})" for file, problem in problems.items())
+    message = f"{len(problems)} of {total} images cannot be decoded: {named}"
     if not settings.skip_undecodable:
         raise StepError(f"{message}; set --skip-undecodable true to leave them out")
     print(f"warning: skipped: {message}", flush=True)

@@ -18,9 +18,6 @@ Images: TypeAlias = npt.NDArray[np.uint8]
 Blocks: TypeAlias = Iterator[tuple[Labels, Images]]
 """Labels and images [samples, channels, height, width] of some samples, in the order requested."""
 
-BLOCK_SAMPLES = 1024
-"""How many samples are in memory at once, whatever the size of the source."""
-
 
 @dataclass(frozen=True)
 class ImagePart:
@@ -37,17 +34,6 @@ class ImageSource:
     classes: Sequence[str]
     image_shape: tuple[int, int, int]
     parts: Mapping[str, ImagePart]
-
-
-def part_in_memory(labels: Labels, images: Images) -> ImagePart:
-    """Return a part whose images are one array, in memory or mapped from a file."""
-
-    def read(sample_ids: SampleIds) -> Blocks:
-        for start in range(0, len(sample_ids), BLOCK_SAMPLES):
-            ids = sample_ids[start : start + BLOCK_SAMPLES]
-            yield labels[ids], images[ids]
-
-    return ImagePart(labels, read)
 
 
 def split_parts(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import csv
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path, PureWindowsPath
 
 from trainyard.settings.steps.preparation import PrepareImages
 from trainyard.steps.data.images.image_folder import PART_OF_NAME, open_files
 from trainyard.steps.data.images.image_source import ImageSource
 from trainyard.steps.runtime.errors import StepError
+from trainyard.steps.runtime.imports import from_extra, require_packages
 
 _SPLIT_COLUMN = "split"
 _SUFFIXES = (".csv", ".parquet")
@@ -65,20 +66,15 @@ def _rows(table: Path, required: tuple[str, ...]) -> Iterator[tuple[str, Mapping
     read = _read_csv if table.suffix.lower() == ".csv" else _read_parquet
     columns, rows = read(table)
     if missing := [name for name in required if name not in columns]:
-        if separator := _other_separator(columns):
-            raise StepError(f"{table} has {separator!r} between its columns; write it with commas")
+        separators = [separator for separator in _OTHER_SEPARATORS if len(columns) == 1 and separator in columns[0]]
+        if separators:
+            raise StepError(f"{table} has {separators[0]!r} between its columns; write it with commas")
         raise StepError(
             f"{table} has no column {missing[0]!r}; it has {', '.join(columns) or 'none'}: set --path-column and "
             "--label-column"
         )
     for number, row in rows:
         yield f"{table}:{number}", row
-
-
-def _other_separator(columns: Sequence[str]) -> str | None:
-    """Return what separates the columns of a table whose header was read as one column."""
-    header = columns[0] if len(columns) == 1 else ""
-    return next((separator for separator in _OTHER_SEPARATORS if separator in header), None)
 
 
 def _read_csv(table: Path) -> tuple[list[str], Iterator[tuple[int, Mapping[str, str]]]]:
@@ -92,11 +88,10 @@ def _read_csv(table: Path) -> tuple[list[str], Iterator[tuple[int, Mapping[str, 
 
 
 def _read_parquet(table: Path) -> tuple[list[str], Iterator[tuple[int, Mapping[str, str]]]]:
-    try:
-        import pyarrow
-        from pyarrow import parquet
-    except ImportError as failure:
-        raise StepError(f"{table} needs the package pyarrow: {failure}") from None
+    require_packages(str(table), from_extra("train"), "pyarrow.parquet")
+    import pyarrow
+    from pyarrow import parquet
+
     try:
         content = parquet.read_table(table)
     except pyarrow.ArrowException as failure:

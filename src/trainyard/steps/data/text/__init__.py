@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -39,12 +39,15 @@ def open_source(settings: TextDataset) -> TextSource:
 
 def open_files(found: Iterable[tuple[PurePosixPath, SourcePath]], folder: str, settings: TextDataset) -> TextSource:
     """Return the text in the files of a folder, in the order of their relative paths. StepError when there is none."""
+    notes: tuple[str, ...] = ()
     if settings.pattern is None:
         formats = {ending: partial(of_format, text_field=settings.text_field) for ending, of_format in _FORMATS.items()}
         files, skipped = files_of_formats(found, folder, formats, "text")
+        notes = skipped_files(skipped, "text")
     else:
-        files, skipped = _files_of_pattern(found, folder, settings.pattern), []
-    notes = skipped_files(skipped, "text")
+        open_file = partial(_open_if_named, [part.strip() for part in settings.pattern.split(",")])
+        missing = f"--source {folder} holds no file that --pattern {settings.pattern} names"
+        files, _ = _opened_files(found, open_file, missing)
     if len(files) == 1 and isinstance(files[0], PlainTextFile):
         divided = files[0].divided()
         notes += (f"{divided.name} is the only file: divided at line ends, from every {divided.document_bytes} bytes",)
@@ -52,21 +55,9 @@ def open_files(found: Iterable[tuple[PurePosixPath, SourcePath]], folder: str, s
     return TextSource([*files], folder, notes)
 
 
-def _files_of_pattern(found: Iterable[tuple[PurePosixPath, SourcePath]], folder: str, pattern: str) -> list[FileAtPath]:
-    """Return the files that a pattern names, in order, as plain text. StepError without any."""
-    patterns = [part.strip() for part in pattern.split(",")]
-    files: list[FileAtPath] = []
-    names = []
-    for relative, path in sorted(found, key=lambda each: each[0].as_posix()):
-        name = relative.with_suffix("") if compression_of(relative) else relative
-        names.append(str(relative))
-        is_named = any(fnmatchcase(str(name), part) or fnmatchcase(name.name, part) for part in patterns)
-        if is_named and path.is_file() and not path.name.startswith("."):
-            files.append(PlainTextFile(path, str(name), ""))
-    if not files:
-        present = f"found only {first_names(names)}" if names else "the folder is empty"
-        raise StepError(f"--source {folder} holds no file that --pattern {pattern} names; {present}")
-    return files
+def _open_if_named(patterns: Sequence[str], name: PurePosixPath, path: SourcePath) -> FileAtPath | None:
+    is_named = any(fnmatchcase(str(name), pattern) or fnmatchcase(name.name, pattern) for pattern in patterns)
+    return PlainTextFile(path, str(name), "") if is_named else None
 
 
 def files_of_formats(
@@ -79,21 +70,33 @@ def files_of_formats(
 
     `formats` open a file, given its path and the name of its documents. StepError, which says `what`, without any file.
     """
+
+    def open_file(name: PurePosixPath, path: SourcePath) -> File | None:
+        of_format = formats.get(name.suffix.lower())
+        return of_format(path, str(name)) if of_format else None
+
+    expected = f"expected {' '.join(formats)}, plain or as {' '.join(COMPRESSIONS)}"
+    return _opened_files(found, open_file, f"--source {folder} holds no {what}: {expected}")
+
+
+def _opened_files(
+    found: Iterable[tuple[PurePosixPath, SourcePath]],
+    open_file: Callable[[PurePosixPath, SourcePath], File | None],
+    missing: str,
+) -> tuple[list[File], list[str]]:
+    """Return what `open_file` returns for names without the ending of a compression, and the files that it skips."""
     files: list[File] = []
     skipped: list[str] = []
     for relative, path in sorted(found, key=lambda each: each[0].as_posix()):
         name = relative.with_suffix("") if compression_of(relative) else relative
-        open_file = formats.get(name.suffix.lower())
-        if open_file is not None and path.is_file() and not path.name.startswith("."):
-            files.append(open_file(path, str(name)))
+        is_visible = path.is_file() and not path.name.startswith(".")
+        if is_visible and (opened := open_file(name, path)):
+            files.append(opened)
         else:
             skipped.append(str(relative))
     if not files:
         present = f"found only {first_names(skipped)}" if skipped else "the folder is empty"
-        raise StepError(
-            f"--source {folder} holds no {what}: expected {' '.join(formats)}, "
-            f"plain or as {' '.join(COMPRESSIONS)}; {present}"
-        )
+        raise StepError(f"{missing}; {present}")
     return files, skipped
 
 

@@ -93,10 +93,8 @@ def _from_gzip(raw: IO[bytes]) -> Iterator[tuple[bytes, int]]:
 
 
 def _from_zstd(raw: IO[bytes], path: SourcePath) -> Iterator[tuple[bytes, int]]:
-    try:
-        import zstandard
-    except ImportError as failure:
-        raise StepError(f"{path} needs the package zstandard: {failure}") from None
+    require_packages(str(path), from_extra("train"), "zstandard")
+    import zstandard
 
     decompressor = zstandard.ZstdDecompressor(max_window_size=_ZSTD_LARGEST_WINDOW_BYTES)
     frame = None

@@ -6,7 +6,7 @@ import json
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import IO, Any, NamedTuple
 
@@ -23,7 +23,8 @@ from trainyard.steps.data.text.text_source import (
     utf8_as_it_was,
     without_byte_order_mark,
 )
-from trainyard.steps.runtime.errors import StepError
+from trainyard.steps.runtime.errors import StepError, first_line
+from trainyard.steps.runtime.imports import from_extra, require_packages
 
 _LONGEST_LINE_BYTES = 1 << 28
 """A line can only be parsed as a whole."""
@@ -85,11 +86,7 @@ class JsonLinesBlock(Block):
             text = fields[self.text_field]
             if not isinstance(text, str | None):
                 raise StepError(f"{place}: the field {self.text_field!r} is not text: {json.dumps(text)[:60]}")
-            yield Text(name, utf8_as_it_was(text or ""), partial(_line, place))
-
-
-def _line(place: str, _offset: int) -> str:
-    return place
+            yield Text(name, utf8_as_it_was(text or ""), partial("{0}".format, place))
 
 
 def missing_field(name: str, known: list[str]) -> str:
@@ -135,12 +132,7 @@ class TextBlock(Block):
 
     def texts(self) -> Iterator[Text]:
         """Yield the part."""
-        place = partial(_byte, self.file, self.offset)
-        yield Text(self.document, self.data, place, self.ends_document)
-
-
-def _byte(file: str, first: int, offset: int) -> str:
-    return f"{file}, byte {first + offset}"
+        yield Text(self.document, self.data, lambda at: f"{self.file}, byte {self.offset + at}", self.ends_document)
 
 
 class PlainTextFile(FileAtPath):
@@ -158,27 +150,29 @@ class PlainTextFile(FileAtPath):
             yield from super().documents()
 
     def blocks(self) -> Iterator[TextBlock]:
-        """Yield blocks of about equal length, cut between words; the last one ends the document."""
-        waiting, offset, source_bytes = b"", 0, 0
+        """Yield the file cut into blocks."""
+        waiting, number, offset, source_bytes = b"", 1, 0, 0
         for data, read in chunks(self._path):
             waiting += data
             source_bytes += read
             start = 0
-            while len(waiting) - start > BLOCK_BYTES:
-                stop = cut_before(waiting, start, start + BLOCK_BYTES)
-                yield self._block(waiting[start:stop], offset, source_bytes, ends_document=False)
-                offset, start, source_bytes = offset + stop - start, stop, 0
+            while stop := self._end(waiting, start):
+                yield self._block(waiting[start:stop], number, offset, source_bytes, is_last=False)
+                number, offset, start, source_bytes = number + 1, offset + stop - start, stop, 0
             waiting = waiting[start:]
         if waiting:
-            yield self._block(waiting, offset, source_bytes, ends_document=True)
+            yield self._block(waiting, number, offset, source_bytes, is_last=True)
 
-    def _block(self, data: bytes, offset: int, source_bytes: int, *, ends_document: bool) -> TextBlock:
+    def _end(self, waiting: bytes, start: int) -> int:
+        """Return where the block that starts there ends, between words; 0 while too little is read."""
+        return cut_before(waiting, start, start + BLOCK_BYTES) if len(waiting) - start > BLOCK_BYTES else 0
+
+    def _block(self, data: bytes, number: int, offset: int, source_bytes: int, *, is_last: bool) -> TextBlock:
         text = without_byte_order_mark(data, self._path) if offset == 0 else data
-        offset += len(data) - len(text)
-        return TextBlock(str(self._path), source_bytes, self.name, text, offset, ends_document)
+        return TextBlock(str(self._path), source_bytes, self.name, text, offset + len(data) - len(text), is_last)
 
 
-class DividedTextFile(FileAtPath):
+class DividedTextFile(PlainTextFile):
     """A file that is all the text there is, divided at line ends into documents of about the same length."""
 
     @property
@@ -186,33 +180,21 @@ class DividedTextFile(FileAtPath):
         """How long a document is at least, but for the last."""
         return min(max(self.size_bytes // _DOCUMENTS_OF_ONE_FILE, _LEAST_DOCUMENT_BYTES), BLOCK_BYTES)
 
-    def blocks(self) -> Iterator[TextBlock]:
-        """Yield a block for each document."""
-        waiting, number, offset, source_bytes = b"", 1, 0, 0
-        for data, read in chunks(self._path):
-            waiting += data
-            source_bytes += read
-            start = 0
-            while (end := self._end(waiting, start)) > 0:
-                yield self._document(waiting[start:end], number, offset, source_bytes)
-                number, offset, start, source_bytes = number + 1, offset + end - start, end, 0
-            waiting = waiting[start:]
-        if waiting:
-            yield self._document(waiting, number, offset, source_bytes)
+    def documents(self) -> Iterator[str]:
+        """Yield the names of its documents."""
+        return TextFile.documents(self)
 
     def _end(self, waiting: bytes, start: int) -> int:
-        """Return where the document that starts there ends: after a line, or between words of a very long one; 0 while
-        too little is read."""
+        """Return where a document ends: after a line, or between words of a very long one."""
         longest = start + self.document_bytes + _LONGEST_LINE_KEPT_BYTES
         line_end = waiting.find(b"\n", start + self.document_bytes - 1, longest) + 1
         if not line_end and len(waiting) > longest:
             return cut_before(waiting, start, start + self.document_bytes)
         return line_end
 
-    def _document(self, data: bytes, number: int, offset: int, source_bytes: int) -> TextBlock:
-        text = without_byte_order_mark(data, self._path) if offset == 0 else data
-        offset += len(data) - len(text)
-        return TextBlock(str(self._path), source_bytes, f"{self.name}:{number}", text, offset, ends_document=True)
+    def _block(self, data: bytes, number: int, offset: int, source_bytes: int, *, is_last: bool) -> TextBlock:
+        block = super()._block(data, number, offset, source_bytes, is_last=is_last)
+        return replace(block, document=f"{self.name}:{number}", ends_document=True)
 
 
 class ParquetFile(FileAtPath):
@@ -220,11 +202,9 @@ class ParquetFile(FileAtPath):
 
     def blocks(self) -> Iterator[RowsBlock]:
         """Yield as many rows as make a block, reading only the column with the text."""
-        try:
-            import pyarrow
-            from pyarrow import parquet
-        except ImportError as failure:
-            raise StepError(f"{self._path} needs the package pyarrow: {failure}") from None
+        require_packages(str(self._path), from_extra("train"), "pyarrow.parquet")
+        import pyarrow
+        from pyarrow import parquet
 
         try:
             with _seekable(self._path) as stream:
@@ -246,8 +226,7 @@ class ParquetFile(FileAtPath):
         except (pyarrow.ArrowException, OSError) as failure:
             if getattr(failure, "errno", None) is not None:
                 raise
-            first_line = next(iter(str(failure).splitlines()), type(failure).__name__)
-            raise StepError(f"{self._path} is not a valid parquet file: {first_line}") from None
+            raise StepError(f"{self._path} is not a valid parquet file: {first_line(failure)}") from None
 
     def _require_text(self, schema: Any) -> None:
         import pyarrow

@@ -37,12 +37,11 @@ class Counts:
     tokens: Counter[str] = field(default_factory=Counter)
     replaced: Counter[str] = field(default_factory=Counter)
 
-    def add(self, other: Counts) -> None:
-        """Add the counts of other text."""
-        self.documents.update(other.documents)
-        self.text_bytes.update(other.text_bytes)
-        self.tokens.update(other.tokens)
-        self.replaced.update(other.replaced)
+    def add(self, other: Counts) -> Counts:
+        """Add the counts of other text, and return these."""
+        for name, counts in vars(other).items():
+            getattr(self, name).update(counts)
+        return self
 
 
 class EncodedBlock(NamedTuple):

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from trainyard.settings.steps.preparation import TextDataset
 from trainyard.steps.data.dataset.manifest import Split, TokenText
-from trainyard.steps.data.dataset.writer import DatasetWriter
+from trainyard.steps.data.dataset.writer import DatasetWriter, settings_named
 from trainyard.steps.data.text.text_source import TextSource
 from trainyard.steps.data.tokenizing.encoding import Counts
 from trainyard.steps.data.tokenizing.rows import SPLITS, SplitRows, Tokens
@@ -72,8 +72,8 @@ def finish(
 
     `left_out` are the tokens that end the training text and do not fill a row.
     """
-    for rows, split in written.items():
-        dataset.add_split(rows.name, split)
+    for rows, of_split in written.items():
+        dataset.add_split(rows.name, of_split)
     vocabulary.write(dataset.folder)
     splits = list(written)
     text_bytes = {split.name: counts.text_bytes[split.name] for split in splits}
@@ -88,30 +88,18 @@ def finish(
         tokens={split.name: split.predicted_tokens for split in splits},
         text_bytes=text_bytes,
     )
-    dataset.finish("tokens", (), _provenance(settings), text)
-    _say_result(settings, splits, text, len(left_out))
-
-
-def _say_result(settings: TextDataset, splits: list[SplitRows], text: TokenText, left_out_tokens: int) -> None:
+    source = {
+        "text": "Python's documentation" if settings.source is None else "files",
+        "vocabulary": "learned" if settings.tokenizer is None else "given",
+    }
+    source |= settings_named(settings, "text_field", "sequence_length", "seed", "validation_fraction", "test_fraction")
+    dataset.finish("tokens", (), source, text)
     for split in splits:
         print(
             f"{split.name}: {text.documents[split.name]} documents, {text.text_bytes[split.name]} bytes, "
             f"{text.tokens[split.name]} tokens in {split.rows} rows of {split.sequence_length}",
             flush=True,
         )
-    if left_out_tokens:
-        print(f"left out the last {left_out_tokens} tokens of the training text, which do not fill a row", flush=True)
+    if len(left_out):
+        print(f"left out the last {len(left_out)} tokens of the training text, which do not fill a row", flush=True)
     print(f"{text.vocabulary_size} tokens in the vocabulary: {settings.prepared}", flush=True)
-
-
-def _provenance(settings: TextDataset) -> Mapping[str, object]:
-    """Return the settings that made the dataset: enough to make it again, without paths of this machine."""
-    return {
-        "text": "Python's documentation" if settings.source is None else "files",
-        "text_field": settings.text_field,
-        "vocabulary": "learned" if settings.tokenizer is None else "given",
-        "sequence_length": settings.sequence_length,
-        "seed": settings.seed,
-        "validation_fraction": settings.validation_fraction,
-        "test_fraction": settings.test_fraction,
-    }

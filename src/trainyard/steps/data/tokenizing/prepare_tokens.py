@@ -36,22 +36,17 @@ from trainyard.steps.data.tokenizing.vocabulary import (
     Vocabulary,
     load_vocabulary,
 )
-from trainyard.steps.runtime.files import require_writable
 from trainyard.steps.runtime.long_work import ProgressLines, usable_processors
-from trainyard.steps.runtime.rank_variables import read_rank_variables
-from trainyard.steps.runtime.world import World, join_world, lost_connections_explained
+from trainyard.steps.runtime.world import World, ranks_joined
 
 
 def prepare_tokens(settings: PrepareText) -> int:
     """Read, tokenize and pack the text, after checking all that can be checked without the other ranks."""
     source = open_source(settings)
     given = None if settings.tokenizer is None else load_vocabulary(settings.tokenizer)
-    variables = read_rank_variables(os.environ)
-    require_writable([settings.prepared], variables.rank)
     with (
-        lost_connections_explained(variables.rank),
         tempfile.TemporaryDirectory(prefix="trainyard-tokens-") as scratch,
-        join_world(settings.process_group_timeout_seconds) as world,
+        ranks_joined(settings.process_group_timeout_seconds, [settings.prepared]) as world,
     ):
         for note in source.notes:
             world.log(note)
@@ -63,7 +58,7 @@ def prepare_tokens(settings: PrepareText) -> int:
         with DatasetWriter(settings.prepared, arrays, settings.shard_samples, clears_folder=world.is_main) as dataset:
             world.barrier()
             spool = TokenSpool(Path(scratch), vocabulary.dtype)
-            workers = settings.workers or max(1, usable_processors() // variables.processes_per_node)
+            workers = settings.workers or max(1, usable_processors() // world.variables.processes_per_node)
             counts = _encode(source, world, spool, rule, vocabulary, Path(scratch), workers, settings)
             _write(settings, world, spool, counts, vocabulary, dataset)
             spool.close()
@@ -141,27 +136,23 @@ class TokenSpool:
     """
 
     def __init__(self, folder: Path, dtype: str) -> None:
-        self._dtype, self._folder = np.dtype(dtype), folder
+        self.dtype, self._folder = np.dtype(dtype), folder
         self._files = {split: tempfile.TemporaryFile(dir=folder) for split in SPLITS}  # noqa: SIM115 – `close` closes
         self.counts = dict.fromkeys(SPLITS, 0)
 
     def add(self, split: str, tokens: Tokens) -> None:
         """Append tokens to a split."""
         with os_errors_name(self._folder):
-            self._files[split].write(tokens.astype(self._dtype, copy=False).data)
+            self._files[split].write(tokens.astype(self.dtype, copy=False).data)
         self.counts[split] += len(tokens)
 
     def read(self, split: str, start: int, stop: int) -> Tokens:
         """Return the tokens at start…stop-1 of this rank's part of a split."""
-        file, token_bytes = self._files[split], self._dtype.itemsize
+        file, token_bytes = self._files[split], self.dtype.itemsize
         with os_errors_name(self._folder):
             file.flush()
         data = os.pread(file.fileno(), (stop - start) * token_bytes, start * token_bytes)
-        return np.frombuffer(bytearray(data), self._dtype)
-
-    def empty(self, tokens: int) -> Tokens:
-        """Return an array for so many tokens."""
-        return np.empty(tokens, dtype=self._dtype)
+        return np.frombuffer(bytearray(data), self.dtype)
 
     def close(self) -> None:
         """Close the files."""
@@ -202,17 +193,12 @@ def _write_shard(shard: TokenShard, spool: TokenSpool, dataset: DatasetWriter, r
         stop = min(first + rows_at_once, shard.stop_row)
         parts = shard.parts(*shard.token_bounds(first, stop))
         if file is None:
-            _send_own(parts, shard.split.name, spool, rank, writer)
+            for _, start, stop in (part for part in parts if part[0] == rank):
+                dist.send(torch.from_numpy(spool.read(shard.split.name, start, stop).view(np.uint8)), dst=writer)
         else:
             tokens = _collect(parts, shard.split.name, spool, rank)
             file.add(rows_of(tokens, stop - first, length, padding))
     return None if file is None else file.close()
-
-
-def _send_own(parts: list[tuple[int, int, int]], split: str, spool: TokenSpool, rank: int, writer: int) -> None:
-    for owner, start, stop in parts:
-        if owner == rank:
-            dist.send(torch.from_numpy(spool.read(split, start, stop).view(np.uint8)), dst=writer)
 
 
 def _collect(parts: list[tuple[int, int, int]], split: str, spool: TokenSpool, rank: int) -> Tokens:
@@ -221,7 +207,7 @@ def _collect(parts: list[tuple[int, int, int]], split: str, spool: TokenSpool, r
         if owner == rank:
             collected.append(spool.read(split, start, stop))
         else:
-            received = spool.empty(stop - start)
+            received = np.empty(stop - start, dtype=spool.dtype)
             dist.recv(torch.from_numpy(received.view(np.uint8)), src=owner)
             collected.append(received)
     return np.concatenate(collected)

@@ -45,8 +45,15 @@ def split_rule(documents: Iterable[str], validation_fraction: float, test_fracti
     hashes = sorted(_hash(seed, document) for document in itertools.islice(documents, _FEW_DOCUMENTS))
     if len(hashes) == _FEW_DOCUMENTS:
         return SplitRule(seed, int(test_fraction * _HASHES), int((test_fraction + validation_fraction) * _HASHES))
+    if not hashes:
+        raise StepError("no text: every file is empty")
     if len(hashes) < 1 + (test_fraction > 0) + (validation_fraction > 0):
-        raise StepError(_too_few(len(hashes), validation_fraction, test_fraction))
+        found = "one document" if len(hashes) == 1 else f"{len(hashes)} documents"
+        raise StepError(
+            f"{found} cannot be divided into training, validation (--validation-fraction {validation_fraction:g}) and "
+            f"test (--test-fraction {test_fraction:g}), which need one document each; give more documents (every .txt "
+            "and .md file is one, and every line of a .jsonl file), or set a fraction to 0 to omit its split"
+        )
     test = _count(test_fraction, len(hashes))
     validation = _count(validation_fraction, len(hashes))
     too_many = max(0, test + validation + 1 - len(hashes))  # both may have been rounded up, leaving none to train on
@@ -56,17 +63,6 @@ def split_rule(documents: Iterable[str], validation_fraction: float, test_fracti
 
 def _count(fraction: float, documents: int) -> int:
     return max(1, round(fraction * documents)) if fraction > 0 else 0
-
-
-def _too_few(documents: int, validation_fraction: float, test_fraction: float) -> str:
-    if documents == 0:
-        return "no text: every file is empty"
-    found = "one document" if documents == 1 else f"{documents} documents"
-    return (
-        f"{found} cannot be divided into training, validation (--validation-fraction {validation_fraction:g}) and "
-        f"test (--test-fraction {test_fraction:g}), which need one document each; give more documents (every .txt and "
-        ".md file is one, and every line of a .jsonl file), or set a fraction to 0 to omit its split"
-    )
 
 
 def _hash(seed: int, document: str) -> int:

@@ -95,7 +95,10 @@ def load_vocabulary(folder: Path) -> Vocabulary:
         raise StepError(f"--tokenizer {folder} has no {TOKENIZER_FILE}")
     tokenizer = read_tokenizer(file)
     config = read_tokenizer_config(folder / TOKENIZER_CONFIG_FILE)
-    end = _end_of_text(tokenizer, config)
+    named = config.get("eos_token")
+    named = named.get("content") if isinstance(named, dict) else named
+    candidates = _KNOWN_ENDS if named is None else (named,)
+    end = next((token for token in candidates if tokenizer.token_to_id(token) is not None), None)
     if end is None:
         raise StepError(
             f"--tokenizer {folder} has no end-of-text token: name it as eos_token in {TOKENIZER_CONFIG_FILE}, or add "
@@ -131,13 +134,6 @@ def read_tokenizer_config(file: Path) -> dict[str, Any]:
     # It names code in a model's folder, which nobody who loads the copy may be led to run.
     config.pop("auto_map", None)
     return config
-
-
-def _end_of_text(tokenizer: Tokenizer, config: dict[str, Any]) -> str | None:
-    named = config.get("eos_token")
-    named = named.get("content") if isinstance(named, dict) else named
-    candidates = _KNOWN_ENDS if named is None else (named,)
-    return next((token for token in candidates if tokenizer.token_to_id(token) is not None), None)
 
 
 def _sample(source: TextSource, rule: SplitRule, sample_bytes: int) -> Iterator[str]:
