@@ -20,9 +20,12 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as some
 from pyarrow import parquet
 
+from trainyard.settings.steps.preparation import PrepareTextSpark
 from trainyard.steps import prepare_text, prepare_text_spark
+from trainyard.steps.data.at_scale.duplicates import document_key, without
 from trainyard.steps.data.at_scale.signatures import Signature, SignatureBuilder, bands_for, similarity
 from trainyard.steps.data.at_scale.text_shards import sections_of
+from trainyard.steps.data.text import open_source
 from trainyard.steps.data.tokenizing.rows import SplitRows
 
 SMALL = ("--vocabulary-size", "300", "--sequence-length", "16", "--shard-samples", "100")
@@ -212,6 +215,16 @@ def signature_of(text: str, pieces: Sequence[int] = ()) -> Signature:
     for start, stop in itertools.pairwise([0, *pieces, len(text)]):
         builder.add(text[start:stop])
     return builder.finish()
+
+
+def test_of_a_divided_file_only_the_documents_that_repeat_are_dropped(tmp_path: Path) -> None:
+    (tmp_path / "all.txt").write_text("\n".join(f"line {number} of the only file" for number in range(2000)))
+    source = open_source(PrepareTextSpark(source=tmp_path, prepared=tmp_path / "prepared"))
+    names = list(source.files[0].documents())
+    assert len(names) > 2
+
+    kept = without(source, {0: np.array([document_key(names[1])], dtype=np.uint64)})
+    assert [name for file in kept.files for name in file.documents()] == [names[0], *names[2:]]
 
 
 def test_signatures_estimate_the_exact_similarity_and_bands_find_what_is_alike() -> None:

@@ -23,7 +23,7 @@ from trainyard.settings.steps.preparation import PrepareTextSpark
 from trainyard.steps.data.at_scale.session import NumberedFile, as_task
 from trainyard.steps.data.at_scale.signatures import Bands, SignatureBuilder, bands_for, similarity
 from trainyard.steps.data.dataset.writer import settings_named
-from trainyard.steps.data.text.text_formats import PlainTextFile
+from trainyard.steps.data.text.text_formats import DividedTextFile, PlainTextFile
 from trainyard.steps.data.text.text_source import Block, Text, TextFile, TextSource
 
 if TYPE_CHECKING:
@@ -200,12 +200,12 @@ class KeptFile(TextFile):
 def without(source: TextSource, dropped: Mapping[int, Keys]) -> TextSource:
     """Return the source without the documents whose keys are given by the number of their file.
 
-    A plain text is one document: without it the file is left out, as if it did not exist.
+    A plain text that is not divided is one document: without it the file is left out, as if it did not exist.
     """
     kept: list[TextFile] = []
     for number, file in enumerate(source.files):
         if number not in dropped:
             kept.append(file)
-        elif not isinstance(file, PlainTextFile):
+        elif isinstance(file, DividedTextFile) or not isinstance(file, PlainTextFile):
             kept.append(KeptFile(file, dropped[number]))
     return TextSource(kept, source.description)
