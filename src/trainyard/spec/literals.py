@@ -16,10 +16,8 @@ from trainyard.spec.rule import Rule
 
 _TRAIN = """\
 === train.yaml
-type: command
-name: train
+@command train
 command: python -m train --epochs ${{inputs.epochs}} --precision '${{inputs.precision}}' --model '${{outputs.model}}'
-environment: azureml:torch:3
 inputs:
   epochs: {type: integer, min: 1}
   precision: {type: string, enum: [fp32, bf16], default: fp32}
@@ -27,19 +25,14 @@ outputs:
   model: {type: uri_folder}
 """
 _JOB = """\
-type: pipeline
-settings: {default_compute: azureml:cpus}
-jobs:
-  train:
-    component: ./train.yaml
+@pipeline ./train.yaml
     inputs:
 """
 MISSING_INPUT = Rule("AML301", "missing-input", "error", is_let_pass=True).explained(
     summary="A required input is not set.",
     why="Each job must set every input that has no default and is not optional.",
     example="""\
-type: pipeline
-settings: {default_compute: azureml:cpus}
+@pipeline
 jobs:
   ‸train:
     component: ./train.yaml
@@ -56,8 +49,7 @@ UNKNOWN_OUTPUT = Rule("AML303", "unknown-output", "error").explained(
     summary="The job binds an output that its component does not have.",
     why="Nothing is ever written there.",
     example="""\
-type: pipeline
-settings: {default_compute: azureml:cpus}
+@pipeline
 outputs:
   model: {type: uri_folder}
 jobs:

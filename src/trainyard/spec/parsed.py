@@ -21,27 +21,22 @@ COMPONENT_NOT_FOUND = Rule("AML401", "component-not-found", "error").explained(
     summary="The component's file does not exist.",
     why="A path is relative to the folder of the file that contains it.",
     example="""\
-type: pipeline
-settings: {default_compute: azureml:cpus}
+@pipeline
 jobs:
   train:
     component: ‹./trian.yaml⇒./train.yaml›
 === train.yaml
-type: command
-name: train
+@command train
 command: python train.py
-environment: azureml:torch:3
 """,
 )
 CODE_NOT_FOUND = Rule("AML402", "code-not-found", "error").explained(
     summary="The `code` folder does not exist.",
     why="`code` is a folder, relative to the file that names it; it is uploaded as it is.",
     example="""\
-type: command
-name: train
+@command train
 code: ‹./scr⇒./src›
 command: python train.py
-environment: azureml:torch:3
 === src/train.py
 print("training")
 """,
@@ -65,8 +60,7 @@ DATA_NOT_FOUND = Rule("AML404", "data-not-found", "warning", pedantic=True).expl
     summary="The local data of an input does not exist.",
     why="A local path is uploaded on submission; it may be created before then.",
     example="""\
-type: pipeline
-settings: {default_compute: azureml:cpus}
+@pipeline
 inputs:
   images: {type: uri_folder, path: ‹./image⇒./images›}
 jobs:
@@ -95,11 +89,8 @@ SCRIPT_NOT_FOUND = Rule("AML406", "script-not-found", "error", is_let_pass=True)
     why="The command runs in the `code` folder; Python exits at once if the file does not exist. Only reported if "
     "nothing earlier in the command could have created it, and if the folder contains Python files at all.",
     example="""\
-type: command
-name: train
-code: ./src
+@command train ./src
 command: python ‹trian.py⇒train.py›
-environment: azureml:torch:3
 === src/train.py
 print("training")
 """,

@@ -17,13 +17,16 @@ EXAMPLE_FILE = "example.yaml"
 _CHANGE = re.compile("‹([^⇒›]*)⇒([^›]*)›")
 _POINTER = "‸"
 _FILE_LINE = re.compile(r"^=== (\S+)\n", re.MULTILINE)
+_HEAD_LINE = re.compile(r"^@(command|pipeline)(?: (\S+))?(?: (\S+))?\n", re.MULTILINE)
 
 
 class Example(NamedTuple):
     """One or more files, wrong and right in a single text.
 
     `‹wrong⇒right›` marks where the two differ. The finding is expected at the first of these marks, or at a `‸`.
-    A line `=== NAME` starts another file; what precedes the first such line is `example.yaml`.
+    A line `=== NAME` starts another file; what precedes the first such line is `example.yaml`. A line
+    `@command NAME CODE` or `@pipeline COMPONENT` stands for the keys that a command or a pipeline begins with; of a
+    command without a name, the name is `-`.
     """
 
     text: str
@@ -51,9 +54,19 @@ class Example(NamedTuple):
 
 
 def _split(text: str) -> dict[str, str]:
-    first, *others = _FILE_LINE.split(text)
+    first, *others = _FILE_LINE.split(_HEAD_LINE.sub(_head, text))
     named = dict(zip(others[::2], others[1::2], strict=True))
     return {EXAMPLE_FILE: first, **named} if first else named
+
+
+def _head(line: re.Match[str]) -> str:
+    kind, first, second = line.groups()
+    if kind == "pipeline":
+        jobs = f"jobs:\n  train:\n    component: {first}\n" if first else ""
+        return f"type: pipeline\nsettings: {{default_compute: azureml:cpus}}\n{jobs}"
+    name = f"name: {first}\n" if first and first != "-" else ""
+    code = f"code: {second}\n" if second else ""
+    return f"type: command\n{name}{code}environment: azureml:torch:3\n"
 
 
 class Rule(NamedTuple):

@@ -12,11 +12,9 @@ YAML_SYNTAX = Rule("AML002", "yaml-syntax", "error").explained(
     summary="The file is not valid YAML.",
     why="The finding is where the parser gave up; if the parser says what it was reading, that place is shown too.",
     example="""\
-type: command
-name: train
+@command train
 command: python train.py
 description: ‹Trains‸: well⇒"Trains: well"›
-environment: azureml:torch:3
 """,
 )
 WRONG_ENCODING = Rule("AML003", "wrong-encoding", "error").explained(
@@ -28,10 +26,8 @@ TOO_LARGE = Rule("AML004", "too-large", "error").explained(
     why="Files over 2 MiB, nesting over 100 levels (20 of pipelines) and aliases that expand to more than 200,000 "
     "values are not read. A file that takes more than 5 seconds of processor time is not checked to its end.",
     example="""\
-type: command
-name: train
+@command train
 command: python train.py
-environment: azureml:torch:3
 tags: ‸‹&tags {a: *tags}⇒{a: b}›
 """,
 )
@@ -39,10 +35,8 @@ NOT_ONE_DOCUMENT = Rule("AML005", "not-one-document", "error").explained(
     summary="The file does not contain exactly one YAML document.",
     why="Azure ML's client rejects a file with two documents, and a file with none.",
     example="""\
-type: command
-name: train
+@command train
 command: python train.py
-environment: azureml:torch:3
 ‹---
 ‸version: "2"⇒version: "2"›
 """,
@@ -51,11 +45,7 @@ NOT_A_MAPPING = Rule("AML006", "not-a-mapping", "error").explained(
     summary="The top level of the file is not a mapping.",
     why="An Azure ML file consists of keys with values; a list or a single string means nothing to it.",
     example="""\
-type: pipeline
-settings: {default_compute: azureml:cpus}
-jobs:
-  train:
-    component: ./train.yaml
+@pipeline ./train.yaml
 === train.yaml
 ‹- ⇒›type: command
 ‹  ⇒›name: train
@@ -67,11 +57,7 @@ DUPLICATE_KEY = Rule("AML007", "duplicate-key", "error", is_let_pass=True).expla
     summary="A key appears twice; the last one silently wins.",
     why="A whole job can disappear this way: Azure ML's client keeps the second one and drops the first.",
     example="""\
-type: pipeline
-settings: {default_compute: azureml:cpus}
-jobs:
-  train:
-    component: azureml:train:1
+@pipeline azureml:train:1
   ‹train⇒evaluate›:
     component: azureml:evaluate:1
 """,
@@ -90,8 +76,7 @@ KEY_NOT_TEXT = Rule("AML009", "key-not-text", "error").explained(
     summary="A key is a list or a mapping.",
     why="In YAML, braces open a mapping: a binding without its `$` becomes a mapping used as a key.",
     example="""\
-type: pipeline
-settings: {default_compute: azureml:cpus}
+@pipeline
 inputs:
   epochs: 3
 jobs:
@@ -106,18 +91,12 @@ YAML_TRAP = Rule("AML010", "yaml-trap", "warning").explained(
     why="Azure ML's client reads YAML 1.1: `no` is False, `1.10` is 1.1, `010` is 8, and `12:30` is 750. It "
     "then sends `str()` of that value. Quote it.",
     example="""\
-type: pipeline
-settings: {default_compute: azureml:cpus}
-jobs:
-  train:
-    component: ./train.yaml
+@pipeline ./train.yaml
     inputs:
       label: ‹no⇒"no"›
 === train.yaml
-type: command
-name: train
+@command train
 command: python -m train --label '${{inputs.label}}'
-environment: azureml:torch:3
 inputs:
   label: {type: string}
 """,
@@ -132,11 +111,9 @@ UNKNOWN_KEY = Rule("AML101", "unknown-key", "error", is_let_pass=True).explained
     why="In a component the key is silently dropped, and the setting keeps its default; on a job that names a "
     "component it is sent and ignored; elsewhere the client rejects the file.",
     example="""\
-type: command
-name: train
+@command train
 ‹is_determinstic⇒is_deterministic›: false
 command: python train.py
-environment: azureml:torch:3
 """,
 )
 MISSING_KEY = Rule("AML102", "missing-key", "error").explained(
@@ -153,11 +130,9 @@ WRONG_TYPE = Rule("AML103", "wrong-type", "error").explained(
     summary="A value has the wrong type, such as a list where a string is expected.",
     why="The client rejects the file, or sends something other than what was meant.",
     example="""\
-type: command
-name: train
+@command train
 display_name: ‹2026⇒"2026"›
 command: python train.py
-environment: azureml:torch:3
 """,
 )
 NOT_A_CHOICE = Rule("AML104", "not-a-choice", "error").explained(
@@ -165,10 +140,8 @@ NOT_A_CHOICE = Rule("AML104", "not-a-choice", "error").explained(
     why="The types of inputs are `string integer number boolean` and `uri_file uri_folder mltable mlflow_model "
     "custom_model triton_model`, in lower case.",
     example="""\
-type: command
-name: train
+@command train
 command: python -m train --epochs ${{inputs.epochs}}
-environment: azureml:torch:3
 inputs:
   epochs: {type: ‹int⇒integer›, default: 3}
 """,
@@ -177,8 +150,7 @@ BAD_TEXT = Rule("AML105", "bad-text", "error").explained(
     summary="A string does not have the required form.",
     why="Job names are lower-case identifiers, `shm_size` is a number and a unit, `default_compute` is `azureml:NAME`.",
     example="""\
-type: pipeline
-settings: {default_compute: azureml:cpus}
+@pipeline
 jobs:
   ‹train-model⇒train_model›:
     component: azureml:train:1
@@ -188,10 +160,8 @@ OUT_OF_BOUNDS = Rule("AML106", "out-of-bounds", "error").explained(
     summary="A number is too small or too large.",
     why="The client does not check bounds: it sends `process_count_per_instance: 0` as it is.",
     example="""\
-type: command
-name: train
+@command train
 command: python train.py
-environment: azureml:torch:3
 is_deterministic: false
 resources: {instance_count: ‹0⇒1›, shm_size: 16g}
 """,
@@ -201,11 +171,7 @@ IGNORED_KEY = Rule("AML107", "ignored-key", "error", is_let_pass=True).explained
     why="A component's `environment_variables` are dropped; `code`, `command` and `environment` beside a job's "
     "`component` are ignored, and the component's own are used.",
     example="""\
-type: pipeline
-settings: {default_compute: azureml:cpus}
-jobs:
-  train:
-    component: azureml:train:1
+@pipeline azureml:train:1
 ‹    ‸environment: azureml:torch:3
 ⇒›""",
 )
@@ -214,10 +180,8 @@ NAME_CLASH = Rule("AML108", "name-clash", "error").explained(
     why="The names of inputs and outputs are case-insensitive. Additional includes are copied into the code by their "
     "last name, and may not have that of anything in it.",
     example="""\
-type: command
-name: train
+@command train
 command: python -m train --epochs ${{inputs.epochs}} --seed ${{inputs.‹Epochs⇒seed›}}
-environment: azureml:torch:3
 inputs:
   epochs: {type: integer, default: 3}
   ‸‹Epochs⇒seed›: {type: integer, default: 0}
@@ -239,10 +203,8 @@ RESERVED_NAME = Rule("AML110", "reserved-name", "error").explained(
     why="Azure ML sets an environment variable with the name of each output to its path: an output `path` overwrites "
     "PATH.",
     example="""\
-type: command
-name: train
+@command train
 command: python -m train --out '${{outputs.‹path⇒model›}}'
-environment: azureml:torch:3
 outputs:
   ‸‹path⇒model›: {type: uri_folder}
 """,

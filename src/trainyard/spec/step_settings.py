@@ -31,12 +31,10 @@ from trainyard.spec.shell_words import StepCall
 
 TRAIN_COMPONENT = """\
 === train.yaml
-type: command
-name: train
+@command train
 command: >-
   python -m trainyard.steps.train_ddp --data '${{inputs.data}}' $[[ --settings '${{inputs.settings}}' ]]
   $[[ --overrides '${{inputs.overrides}}' ]] $[[ --epochs ${{inputs.epochs}} ]]
-environment: azureml:torch:3
 inputs:
   data: {type: uri_folder}
   settings: {type: uri_file, optional: true}
@@ -44,11 +42,7 @@ inputs:
   epochs: {type: integer, optional: true}
 """
 _PIPELINE = """\
-type: pipeline
-settings: {default_compute: azureml:cpus}
-jobs:
-  train:
-    component: ./train.yaml
+@pipeline ./train.yaml
     inputs:
       data: {type: uri_folder, path: "azureml:digits:1"}
 """

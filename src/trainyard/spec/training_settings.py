@@ -48,13 +48,11 @@ jobs:
     component: ./train.yaml
     inputs: {micro_batch_size: 32, global_batch_size: ‹1000⇒1024›}
 === train.yaml
-type: command
-name: train
+@command train
 is_deterministic: true
 command: >-
   python -m trainyard.steps.train_ddp --micro-batch-size ${{inputs.micro_batch_size}}
   --global-batch-size ${{inputs.global_batch_size}}
-environment: azureml:torch:3
 inputs:
   micro_batch_size: {type: integer}
   global_batch_size: {type: integer}
@@ -66,17 +64,11 @@ SETTINGS_NOT_JSON = Rule("AML320", "settings-not-json", "error", is_let_pass=Tru
     summary="A model's settings are not a JSON object.",
     why="The training step reads `model_overrides` as JSON, and refuses anything else.",
     example="""\
-type: pipeline
-settings: {default_compute: azureml:cpus}
-jobs:
-  train:
-    component: ./train.yaml
+@pipeline ./train.yaml
     inputs: {model_overrides: ‸'{‹⇒"›depths‹⇒"›: [2, 2]}'}
 === train.yaml
-type: command
-name: train
+@command train
 command: python -m trainyard.steps.train_ddp --model-overrides '${{inputs.model_overrides}}'
-environment: azureml:torch:3
 inputs:
   model_overrides: {type: string}
 """,
@@ -110,17 +102,14 @@ FORMAT_WITHOUT_SOURCE = Rule("AML325", "format-without-source", "error", is_let_
     why="prepare_images reads its `source`, a folder of this `format`; only the digits come with scikit-learn. It "
     "refuses a format without a source, and a source that it would not read.",
     example="""\
-type: pipeline
-settings: {default_compute: azureml:cpus}
+@pipeline
 jobs:
   prepare:
     component: ./prepare.yaml
     inputs: {format: ‸‹folder⇒digits›}
 === prepare.yaml
-type: command
-name: prepare
+@command prepare
 command: python -m trainyard.steps.prepare_images --format '${{inputs.format}}' $[[ --source '${{inputs.source}}' ]]
-environment: azureml:torch:3
 inputs:
   format: {type: string}
   source: {type: uri_folder, optional: true}
@@ -131,8 +120,7 @@ DATA_WEIGHTS = Rule("AML326", "data-weights", "error", is_let_pass=True).explain
     why="`data_weights` has a weight for each of `data`, `data_2`, `data_3` and `data_4` the job has. The training "
     "step refuses others, once the data are prepared and the machines are running and paid for.",
     example="""\
-type: pipeline
-settings: {default_compute: azureml:cpus}
+@pipeline
 inputs:
   chats: {type: uri_folder, path: azureml:chats:1}
   books: {type: uri_folder, path: azureml:books:1}
@@ -144,12 +132,10 @@ jobs:
       data_2: ${{parent.inputs.books}}
       data_weights: ‸"3,1‹,1⇒›"
 === train.yaml
-type: command
-name: train
+@command train
 command: >-
   python -m trainyard.steps.train_ddp --data '${{inputs.data}}' $[[ --data-2 '${{inputs.data_2}}' ]]
   $[[ --data-weights '${{inputs.data_weights}}' ]]
-environment: azureml:torch:3
 inputs:
   data: {type: uri_folder}
   data_2: {type: uri_folder, optional: true}

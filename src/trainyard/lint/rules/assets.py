@@ -269,19 +269,13 @@ UNKNOWN_ASSET = Rule("AML422", "unknown-asset", "warning").explained(
     "has this name. A version above the one in the repository's only file of that name is a note: one of the two may "
     "have been forgotten.",
     example="""\
-type: pipeline
-settings: {default_compute: azureml:cpus}
-jobs:
-  train:
-    component: ./train.yaml
+@pipeline ./train.yaml
   train_again:
     component: ‸azureml:digits_‹trian⇒train›:3
 === train.yaml
-type: command
-name: digits_train
+@command digits_train
 version: 3
 command: echo training
-environment: azureml:torch:3
 """,
 )
 

@@ -37,11 +37,8 @@ FILE_NOT_IN_CODE = Rule("AML418", "file-not-in-code", "error").explained(
     why="The command runs in a copy of the `code` folder, and nothing else of the repository is there. Only reported "
     "if nothing earlier in the command could have created it, and if the folder contains Python files at all.",
     example="""\
-type: command
-name: train
-code: ./src
+@command train ./src
 command: pip install -r ‹requirement.txt⇒requirements.txt› && python train.py
-environment: azureml:torch:3
 === src/train.py
 print("training")
 === src/requirements.txt
@@ -161,11 +158,8 @@ SCRIPT_LEFT_OUT = Rule("AML407", "script-left-out", "error", is_let_pass=True).e
     why="It is in the folder but not uploaded, so the job does not find it. `.amlignore` takes precedence over "
     "`.gitignore`.",
     example="""\
-type: command
-name: train
-code: ./src
+@command train ./src
 command: python ‸train.py
-environment: azureml:torch:3
 === src/train.py
 print("training")
 === src/.amlignore
@@ -193,11 +187,8 @@ MODULE_NOT_FOUND = Rule("AML408", "module-not-found", "error", is_let_pass=True)
     summary="The package in the code has no such module.",
     why="Only reported if the package is in the code; one that is installed in the environment cannot be checked.",
     example="""\
-type: command
-name: train
-code: ./src
+@command train ./src
 command: python -m digits.‹trian⇒train›
-environment: azureml:torch:3
 === src/digits/__init__.py
 === src/digits/train.py
 print("training")
@@ -244,11 +235,9 @@ DOUBTFUL_UPLOAD = Rule("AML423", "doubtful-upload", "warning").explained(
     "private keys, `.git` with everything that was ever committed. Checkpoints above 10 MiB, "
     "other files above 200 MiB, and what makes a folder larger than 300 MB belong in a data asset or a model.",
     example="""\
-type: command
-name: train
+@command train
 code: ‸./src
 command: python train.py
-environment: azureml:torch:3
 === src/train.py
 print("training")
 === src/.env

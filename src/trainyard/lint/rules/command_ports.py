@@ -50,10 +50,8 @@ LEGACY_BINDING = Rule("AML208", "legacy-binding", "error", is_let_pass=True).exp
     why="It comes from an earlier version or from another program. The shell gets it as written: `$inputs.x` becomes "
     "`.x`. Write `${{inputs.x}}`.",
     example="""\
-type: command
-name: train
+@command train
 command: python -m train --epochs ${{inputs.epochs}} --rounds ‹$inputs.epochs⇒${{inputs.epochs}}›
-environment: azureml:torch:3
 inputs:
   epochs: {type: integer, default: 3}
 """,
@@ -96,10 +94,8 @@ OPTIONAL_INPUT_OUTSIDE = Rule("AML209", "optional-input-outside", "warning").exp
     why="If it is not set there is nothing to substitute, and Azure ML rejects the job. Inside `$[[ … ]]` the whole "
     "part is omitted.",
     example="""\
-type: command
-name: train
+@command train
 command: python -m train ‹⇒$[[ ›--max-steps ‸${{inputs.max_steps}}‹⇒ ]]›
-environment: azureml:torch:3
 inputs:
   max_steps: {type: integer, optional: true}
 """,
@@ -124,10 +120,8 @@ REQUIRED_INPUT_INSIDE = Rule("AML210", "required-input-inside", "warning").expla
     why="It is omitted if an optional input inside it is not set; without one, it is never omitted. Declare the input "
     "`optional: true`, or remove the brackets.",
     example="""\
-type: command
-name: train
+@command train
 command: python -m train ‹$[[ ⇒›--epochs ${{inputs.epochs}}‹ ]]⇒›
-environment: azureml:torch:3
 inputs:
   epochs: {type: integer}
 """,
@@ -156,11 +150,8 @@ UNUSED_INPUT = Rule("AML211", "unused-input", "warning", suppressed_by_errors=Tr
     "called with what others need. Data that only makes the job wait for another one is not reported if its name "
     "(`wait_for`, `after_training`) or description says so, and a note if a pipeline binds it to a job's output.",
     example="""\
-type: command
-name: train
-code: ./src
+@command train ./src
 command: python train.py --epochs ${{inputs.epochs}}‹⇒ --seed ${{inputs.seed}}›
-environment: azureml:torch:3
 inputs:
   epochs: {type: integer, default: 3}
   ‸seed: {type: integer, default: 0}
@@ -210,10 +201,8 @@ UNWRITTEN_OUTPUT = Rule("AML212", "unwritten-output", "warning", suppressed_by_e
     why="The script does not know its path, so it cannot write to it; whoever reads the output gets an empty folder. "
     "A note where the command is a stub, such as `echo hello`.",
     example="""\
-type: command
-name: train
+@command train
 command: python -m train‹⇒ --model '${{outputs.model}}'›
-environment: azureml:torch:3
 outputs:
   ‸model: {type: uri_folder}
 """,

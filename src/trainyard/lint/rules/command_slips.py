@@ -34,11 +34,8 @@ REPEATED_FLAG = Rule("AML512", "repeated-flag", "warning").explained(
     why="argparse keeps the last value and drops the others silently. Flags that collect values "
     '(`action="append"`, click\'s `multiple=True`) are not reported, nor are scripts whose flags cannot be read.',
     example="""\
-type: command
-name: train
-code: ./src
+@command train ./src
 command: python train.py --epochs 3 ‸‹--epochs⇒--seed› 4
-environment: azureml:torch:3
 """
     + _TRAIN,
 )
@@ -76,11 +73,8 @@ MISSING_BLANK = Rule("AML558", "missing-blank", "error").explained(
     summary="A blank is missing before a flag: `train.py--epochs`, `${{inputs.x}}--seed`.",
     why="The shell takes both for one word, so that the script is not found, or the flag is part of a value.",
     example="""\
-type: command
-name: train
-code: ./src
+@command train ./src
 command: python train.py‹⇒ ›‸--epochs 3
-environment: azureml:torch:3
 """
     + _TRAIN,
 )
@@ -98,11 +92,8 @@ LEFT_IN_BACKGROUND = Rule("AML559", "left-in-background", "warning").explained(
     why="The job ends when the shell does, which is at once; the program is ended with it, and the job counts as "
     "completed.",
     example="""\
-type: command
-name: train
-code: ./src
+@command train ./src
 command: python train.py --epochs 3‹ ‸&⇒›
-environment: azureml:torch:3
 """
     + _TRAIN,
 )

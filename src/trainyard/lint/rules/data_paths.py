@@ -49,10 +49,8 @@ DATA_PATH = Rule("AML415", "data-path", "warning").explained(
     "client takes a misspelt `azurml:` for a folder of that name. Addresses of storage are "
     "`wasbs://CONTAINER@ACCOUNT.blob.core.windows.net/PATH` and `abfss://FILE_SYSTEM@ACCOUNT.dfs.core.windows.net/PATH`.",
     example="""\
-type: command
-name: train
+@command train
 command: python train.py ${{inputs.tables}}
-environment: azureml:torch:3
 compute: azureml:cpus
 inputs:
   tables: {type: uri_folder, path: ‸azureml://datastores/raw/paths/sales/‹*.csv⇒›}

@@ -35,10 +35,9 @@ _CONFIG_FLAG = re.compile(r"--(deepspeed|ds)([-_]?config)?", re.IGNORECASE)
 # A relative path without bindings.
 _CONFIG_FILE = re.compile(r"(?!/)(?!.*\$\{\{).*\.json", re.DOTALL)
 _JOB = """\
-type: command
+@command
 code: ./src
 command: python train.py --deepspeed_config ds.json
-environment: azureml:torch:3
 distribution: {type: pytorch, process_count_per_instance: 4}
 resources: {instance_count: 2, shm_size: 64g}
 === src/train.py
@@ -59,10 +58,9 @@ DEEPSPEED_CONFIG_NOT_FOUND = Rule("AML701", "deepspeed-config-not-found", "error
     why="A file named in the command is looked up in the code; one named by an input, relative to the file that sets "
     "the input.",
     example="""\
-type: command
+@command
 code: ./src
 command: python train.py --deepspeed_config ‹ds_zero3.json⇒ds.json›
-environment: azureml:torch:3
 === src/train.py
 print("training")
 === src/ds.json
@@ -238,10 +236,9 @@ DEEPSPEED_BF16_WITHOUT_HARDWARE = Rule("AML707", "deepspeed-bf16-without-hardwar
     summary="bf16 is enabled, but the machine's GPUs do not support it.",
     why="V100, T4 and older GPUs have no bf16: DeepSpeed rejects it, or it is emulated and slow.",
     example="""\
-type: command
+@command
 code: ./src
 command: python train.py --deepspeed_config ds.json
-environment: azureml:torch:3
 distribution: {type: pytorch, process_count_per_instance: 4}
 resources: {instance_type: Standard_NC64as_T4_v3, shm_size: 64g}
 === src/train.py

@@ -37,10 +37,8 @@ _SUBJECTS = _SAMPLERS | _LOADERS | _DDP | _DATA_PARALLEL
 """What a script must call for any of these rules: of others nothing that they import is read."""
 _NOT_TRAINING = re.compile(r"val|test|eval|dev|pred|infer", re.IGNORECASE)
 _JOB = """\
-type: command
+@command - ./src
 command: python ‸train.py
-code: ./src
-environment: azureml:torch:3
 distribution: {type: pytorch, process_count_per_instance: 4}
 resources: {shm_size: 64g}
 === src/train.py
@@ -283,10 +281,8 @@ PROCESSES_APART = Rule("AML634", "processes-apart", "warning").explained(
     "the same GPUs. Use DistributedDataParallel (docs/coming-from/data_parallel.md), or one process without a "
     "`distribution`.",
     example="""\
-type: command
+@command - ./src
 command: python ‸train.py
-code: ./src
-environment: azureml:torch:3
 ‹distribution: {type: pytorch, process_count_per_instance: 4}⇒›
 resources: {shm_size: 64g}
 === src/train.py

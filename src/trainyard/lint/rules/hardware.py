@@ -114,18 +114,12 @@ BF16_WITHOUT_HARDWARE = Rule("AML607", "bf16-without-hardware", "warning").expla
     summary="bf16 on GPUs that do not support it: V100, T4 and older.",
     why="Torch emulates it, which is slower than fp32, or fails. Use fp16 or fp32 there.",
     example="""\
-type: pipeline
-settings: {default_compute: azureml:cpus}
-jobs:
-  train:
-    component: ./train.yaml
+@pipeline ./train.yaml
     inputs: {precision: ‹bf16⇒fp16›}
     resources: {instance_type: Standard_NC4as_T4_v3}
 === train.yaml
-type: command
-name: train
+@command train
 command: python -m train --precision ${{inputs.precision}}
-environment: azureml:torch:3
 inputs:
   precision: {type: string, enum: [fp32, fp16, bf16], default: fp32}
 """,
@@ -178,9 +172,8 @@ INFINIBAND_OFF = Rule("AML614", "infiniband-off", "warning").explained(
     summary="`NCCL_IB_DISABLE=1` on machines with InfiniBand.",
     why="NCCL silently falls back to sockets, and training on several machines slows to a crawl.",
     example="""\
-type: command
+@command
 command: python -m train
-environment: azureml:torch:3
 environment_variables:
 ‹  ‸NCCL_IB_DISABLE: "1"⇒  NCCL_DEBUG: INFO›
 distribution: {type: pytorch, process_count_per_instance: 8}
@@ -202,9 +195,8 @@ CUDA_LAUNCH_BLOCKING = Rule("AML615", "cuda-launch-blocking", "warning").explain
     summary="`CUDA_LAUNCH_BLOCKING=1` makes each kernel wait for the previous one.",
     why="It is meant for debugging; training with it is many times slower.",
     example="""\
-type: command
+@command
 command: python -m train
-environment: azureml:torch:3
 environment_variables:
 ‹  ‸CUDA_LAUNCH_BLOCKING: "1"⇒  NCCL_DEBUG: INFO›
 """,

@@ -89,9 +89,8 @@ JOB_SERVICE = Rule("AML328", "job-service", "warning").explained(
     why="The client takes `tensorboard` and `TensorBoard` and drops the service, and sends one without `log_dir`, "
     "which then shows nothing. The job runs without it.",
     example="""\
-type: command
+@command
 command: python train.py
-environment: azureml:torch:3
 compute: azureml:cpus
 services:
   board: {type: ‸tensor_board‹⇒, log_dir: outputs/runs›}
@@ -148,8 +147,7 @@ PRIVATE_FEATURE = Rule("AML112", "private-feature", "error").explained(
     f"private preview: the client accepts them only with the environment variable `{_VARIABLE}=true`. Not reported "
     "where that variable is set.",
     example="""\
-type: pipeline
-settings: {default_compute: azureml:cpus}
+@pipeline
 jobs:
   prepare:
     component: azureml:prepare:1

@@ -12,10 +12,8 @@ UNUSED_IGNORE = Rule("AML801", "unused-ignore", "warning").explained(
     summary="A comment ignores a rule that has no finding there.",
     why="The finding was fixed or moved. If the comment stays, it hides the next such mistake.",
     example="""\
-type: command
-name: train
+@command train
 command: python train.py‹  # trainyard: ignore[‸AML206] set by the scheduler⇒›
-environment: azureml:torch:3
 """,
 )
 BAD_IGNORE = Rule("AML802", "bad-ignore", "warning").explained(
@@ -23,11 +21,9 @@ BAD_IGNORE = Rule("AML802", "bad-ignore", "warning").explained(
     why="`# trainyard: ignore[AML206] reason` goes at the end of a line or on the line above, `ignore-file[AML206]` "
     "anywhere in the file. Several rules are written `ignore[AML206, AML304]`.",
     example="""\
-type: command
-name: train
+@command train
 command: python train.py
 ‹# trainyard: ‸ignore everything⇒# Always the latest version.›
-environment: azureml:torch:3
 """,
 )
 STALE_BASELINE = Rule("AML803", "stale-baseline", "warning").explained(

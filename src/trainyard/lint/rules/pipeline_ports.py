@@ -24,8 +24,7 @@ UNBOUND_PIPELINE_OUTPUT = Rule("AML213", "unbound-pipeline-output", "warning", s
     summary="No job writes this pipeline output.",
     why="A job's output must be bound to it: `model: ${{parent.outputs.model}}`.",
     example="""\
-type: pipeline
-settings: {default_compute: azureml:cpus}
+@pipeline
 outputs:
   ‸model: {type: uri_folder}
 jobs:
@@ -50,8 +49,7 @@ UNREAD_PIPELINE_INPUT = Rule("AML214", "unread-pipeline-input", "warning", suppr
     why="Setting it has no effect. Inputs that a job has under the same name, and is likely meant to get, are one "
     "warning a file; others are notes.",
     example="""\
-type: pipeline
-settings: {default_compute: azureml:cpus}
+@pipeline
 inputs:
   ‸epochs: 30
 jobs:
@@ -84,11 +82,7 @@ TEXT_FOR_BINDING = Rule("AML215", "text-for-binding", "error").explained(
     summary="A string that looks like a binding, but is not one.",
     why="Without the `$`, or with a single brace, Azure ML uses the text itself as the value.",
     example="""\
-type: pipeline
-settings: {default_compute: azureml:cpus}
-jobs:
-  train:
-    component: azureml:train:1
+@pipeline azureml:train:1
   evaluate:
     component: azureml:evaluate:1
     inputs:
@@ -117,8 +111,7 @@ UNREAD_OUTPUT = Rule("AML216", "unread-output", "info", suppressed_by_errors=Tru
     why="It is stored under the job's own name in the default datastore, where it is hard to find. Bind it to a "
     "pipeline output or to another job's input, or give it a `path` or a `name`.",
     example="""\
-type: pipeline
-settings: {default_compute: azureml:cpus}
+@pipeline
 ‹⇒outputs:
   model: {type: uri_folder}
 ›jobs:
@@ -147,8 +140,7 @@ OUTPUTS_COLLIDE = Rule("AML217", "outputs-collide", "warning").explained(
     summary="Two outputs are bound to the same pipeline output.",
     why="Both write to the same location, and one overwrites the other; the client does not complain.",
     example="""\
-type: pipeline
-settings: {default_compute: azureml:cpus}
+@pipeline
 outputs:
   model: {type: uri_folder}
 ‹⇒  second: {type: uri_folder}
@@ -215,10 +207,8 @@ jobs:
     component: ./train.yaml
     inputs: {epochs: ‸"${{parent.inputs.epochs}}"}
 === train.yaml
-type: command
-name: train
+@command train
 command: python -m train --epochs ${{inputs.epochs}}
-environment: azureml:torch:3
 inputs:
   epochs: {type: integer}
 """,

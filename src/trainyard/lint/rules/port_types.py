@@ -19,10 +19,8 @@ from trainyard.spec.rules import OUT_OF_BOUNDS
 
 _SCORE = """\
 === score.yaml
-type: command
-name: score
+@command score
 command: python -m score --table '${{inputs.table}}' --limit ${{inputs.limit}}
-environment: azureml:torch:3
 inputs:
   table: {type: uri_file}
   limit: {type: integer, default: 10}
@@ -70,8 +68,7 @@ DATA_TYPE_MISMATCH = Rule("AML307", "data-type-mismatch", "warning").explained(
     why="The client does not compare them. A script that expects a file gets a folder; an mltable is a folder with an "
     "MLTable file in it. A file for a folder is a note: Azure ML passes its path, and some scripts take either.",
     example="""\
-type: pipeline
-settings: {default_compute: azureml:cpus}
+@pipeline
 inputs:
   table: {type: ‹uri_folder⇒uri_file›, path: azureml:table:1}
 jobs:
@@ -126,8 +123,7 @@ PARAMETER_FOR_DATA = Rule("AML308", "parameter-for-data", "error").explained(
     summary="A parameter is bound to data, or data to a parameter.",
     why="The script gets a path where it reads a number, or the text of a number where it opens a file.",
     example="""\
-type: pipeline
-settings: {default_compute: azureml:cpus}
+@pipeline
 inputs:
   table: {type: uri_file, path: azureml:table:1}
 jobs:
@@ -146,8 +142,7 @@ LITERAL_FOR_DATA = Rule("AML309", "literal-for-data", "warning").explained(
     why="Data is written as `path:` with a `type:`. A number names nothing, and Azure ML's client refuses it. What the "
     "pipeline's own input holds is sent as a literal, also where it is a text.",
     example="""\
-type: pipeline
-settings: {default_compute: azureml:cpus}
+@pipeline
 jobs:
   score:
     component: ./score.yaml
@@ -176,8 +171,7 @@ FILE_WITHOUT_TYPE = Rule("AML345", "file-without-type", "error", is_let_pass=Tru
     summary="A file is given to an input without `type: uri_file`.",
     why="Without a type, Azure ML's client sends every path as a folder, whatever the component's input is.",
     example="""\
-type: pipeline
-settings: {default_compute: azureml:cpus}
+@pipeline
 jobs:
   score:
     component: ./score.yaml
@@ -324,10 +318,8 @@ LIMITS_CONTRADICT = Rule("AML311", "limits-contradict", "error", is_let_pass=Tru
     summary="A min is above its max.",
     why="No value satisfies both, and Azure ML checks neither. The same goes for the instance counts of a cluster.",
     example="""\
-type: command
-name: train
+@command train
 command: python -m train --epochs ${{inputs.epochs}}
-environment: azureml:torch:3
 inputs:
   epochs: {type: integer, min: ‹100⇒1›, max: 10}
 """,
@@ -363,10 +355,8 @@ MODE_UNSUITED = Rule("AML312", "mode-unsuited", "warning").explained(
     why="Inputs are `ro_mount`, `rw_mount`, `download` or `direct`; outputs are `rw_mount`, `upload` or `direct`. "
     "`eval_mount` and `eval_download` evaluate an mltable.",
     example="""\
-type: command
-name: train
+@command train
 command: ls '${{inputs.data}}'
-environment: azureml:torch:3
 inputs:
   data: {type: uri_folder, mode: ‹eval_mount⇒ro_mount›}
 """,

@@ -18,9 +18,8 @@ from trainyard.spec.shell_lexer import simple_commands
 from trainyard.spec.shell_words import LAUNCHER_MODULES, LAUNCHERS
 
 _JOB = """\
-type: command
+@command
 command: python -m train
-environment: azureml:torch:3
 """
 _DEVICES = re.compile(r"[0-9]+(?:,[0-9]+)*")
 # The most that any machine in the catalogue has.
@@ -217,9 +216,8 @@ LAUNCHER_UNDER_DISTRIBUTION = Rule("AML613", "launcher-under-distribution", "err
     "`process_count_per_instance: 1`; on several machines the launcher must then know of the others, as torchrun does "
     "by `--nnodes`, `--node_rank` and `--master_addr`, and deepspeed by `--hostfile` alone.",
     example="""\
-type: command
+@command
 command: ‹torchrun --nproc_per_node 8 ⇒python ›train.py
-environment: azureml:torch:3
 distribution: {type: pytorch, process_count_per_instance: 8}
 resources: {shm_size: 64g}
 """,
@@ -247,9 +245,8 @@ NODES_WITHOUT_DISTRIBUTION = Rule(
     why="Azure ML then sets no RANK, WORLD_SIZE or MASTER_ADDR: the machines do not know of each other, and "
     "all of them are paid for.",
     example="""\
-type: command
+@command
 command: python train.py
-environment: azureml:torch:3
 compute: azureml:gpus
 resources: {instance_count: ‹2⇒1›, shm_size: 16g}
 """,

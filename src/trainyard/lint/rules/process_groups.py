@@ -40,10 +40,8 @@ PROCESS_GROUP = Rule("AML621", "process-group", "error").explained(
     "in the script, every process is the same one or waits for itself: Azure ML sets RANK, WORLD_SIZE and MASTER_ADDR. "
     "Only calls that do not depend on a condition are looked at.",
     example="""\
-type: command
+@command - ./src
 command: python ‸train.py
-code: ./src
-environment: azureml:torch:3
 distribution: {type: pytorch, process_count_per_instance: 4}
 resources: {instance_type: Standard_D8s_v5, shm_size: 4g}
 === src/train.py
@@ -179,9 +177,8 @@ LAUNCHER_FLAG = Rule("AML622", "launcher-flag", "error").explained(
     "the others until the job times out; with `--standalone`, with torchrun without `--nnodes`, or with deepspeed "
     "without `--hostfile`, each machine trains by itself.",
     example="""\
-type: command
+@command
 command: torchrun ‸--‹nprocs_per_node⇒nproc_per_node› 8 train.py
-environment: azureml:torch:3
 resources: {instance_type: Standard_ND96asr_v4, shm_size: 64g}
 """,
 )
@@ -278,10 +275,8 @@ LOCAL_RANK_FLAG = Rule("AML623", "local-rank-flag", "error").explained(
     "`--local_rank`: the script ends at once. Declare both, or read LOCAL_RANK from the environment, which works with "
     "`torchrun`, with `--use-env` and without a launcher. Not reported where the environment's name has PyTorch 1.",
     example="""\
-type: command
+@command - ./src
 command: python -m torch.distributed.launch --nproc_per_node 4 ‸train.py
-code: ./src
-environment: azureml:torch:3
 resources: {instance_type: Standard_NC64as_T4_v3, shm_size: 64g}
 === src/train.py
 import argparse
@@ -323,10 +318,8 @@ NODE_RANK_OF_MPI = Rule("AML624", "node-rank-of-mpi", "warning").explained(
     "machines it is 0 on both, so that both think that they are the first. With one process on each machine, "
     "OMPI_COMM_WORLD_RANK is the number of the machine.",
     example="""\
-type: command
+@command - ./src
 command: python ‸train.py
-code: ./src
-environment: azureml:torch:3
 distribution: {type: mpi}
 resources: {instance_count: 2}
 === src/train.py

@@ -214,8 +214,7 @@ create_job:
   job: ./forecast.yaml
   inputs: {‹horizn⇒horizon›: 14}
 === forecast.yaml
-type: pipeline
-settings: {default_compute: azureml:cpus}
+@pipeline
 inputs: {horizon: 28}
 jobs:
   forecast:

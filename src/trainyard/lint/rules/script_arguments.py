@@ -52,11 +52,8 @@ UNKNOWN_FLAG = Rule("AML501", "unknown-flag", "error", is_let_pass=True).explain
     why="Flags are read from the script's source, without running it: argparse, click, typer, and the dataclasses of "
     "trainyard.steps. Scripts that cannot be read this way are not checked.",
     example="""\
-type: command
-name: train
-code: ./src
+@command train ./src
 command: python train.py ‸--‹num-⇒›epochs ${{inputs.epochs}}
-environment: azureml:torch:3
 inputs:
   epochs: {type: integer, default: 3}
 """
@@ -122,11 +119,8 @@ MISSING_FLAG = Rule("AML502", "missing-flag", "error", is_let_pass=True).explain
     summary="The command does not pass a flag that the script requires.",
     why="The script exits at once, after the cluster has started and the data is mounted.",
     example="""\
-type: command
-name: train
-code: ./src
+@command train ./src
 command: python ‸train.py‹⇒ --epochs 3› --optimizer sgd
-environment: azureml:torch:3
 """
     + _SCRIPT,
 )
@@ -188,11 +182,8 @@ WRONG_CHOICE = Rule("AML503", "wrong-choice", "error", is_let_pass=True).explain
     summary="A value is not one of the script's choices.",
     why="The component offers, or a job sets, a value that the script's `choices` do not contain.",
     example="""\
-type: command
-name: train
-code: ./src
+@command train ./src
 command: python train.py --epochs 3 --optimizer '${{inputs.optimizer}}'
-environment: azureml:torch:3
 inputs:
   optimizer: {type: string, enum: [adam, ‹lion⇒sgd›], default: adam}
 """
@@ -325,10 +316,8 @@ UNKNOWN_PROGRAM = Rule("AML504", "unknown-program", "error", is_let_pass=True).e
     why="The shell finds no such program. Scripts are started with `python`. Variables are set without blanks around "
     "the `=`. Of other names, only those are reported that differ by a typo from python, torchrun and the like.",
     example="""\
-type: command
-name: train
+@command train
 command: ‹pyhton⇒python› train.py
-environment: azureml:torch:3
 """,
 )
 
@@ -370,11 +359,8 @@ FLAG_VALUE = Rule("AML505", "flag-value", "error", is_let_pass=True).explained(
     why="argparse exits at once. A switch (`store_true`) is either passed or not: the `True` of a boolean input after "
     "it is one argument too many.",
     example="""\
-type: command
-name: train
-code: ./src
+@command train ./src
 command: python train.py --fast‹ ‸true⇒›
-environment: azureml:torch:3
 === src/train.py
 import argparse
 

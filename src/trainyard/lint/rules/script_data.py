@@ -157,11 +157,8 @@ UNKNOWN_ARGUMENT = Rule("AML515", "unknown-argument", "error").explained(
     why="`args.epoch` of a parser with `--epochs` is an AttributeError, maybe after hours. Only scripts with one "
     "argparse parser are looked at, and only where nothing can have added the attribute.",
     example="""\
-type: command
-name: train
-code: ./src
+@command train ./src
 command: python ‸train.py --epochs 3
-environment: azureml:torch:3
 === src/train.py
 import argparse
 

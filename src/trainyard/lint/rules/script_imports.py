@@ -40,11 +40,9 @@ MODULE_OUTSIDE_CODE = Rule("AML508", "module-outside-code", "warning").explained
     why="Only `code` and `additional_includes` are uploaded. It works on this machine if the module's folder is the "
     "current one; in the job the import fails.",
     example="""\
-type: command
-name: train
+@command train
 code: ./src/train
 command: python ‸train.py
-environment: azureml:torch:3
 === src/train/train.py
 import losses
 
@@ -212,11 +210,8 @@ IMPORT_FAILS = Rule("AML513", "import-fails", "error").explained(
     "`from .losses import …` fails in it: write `from losses import …`, or start it with `python -m`. Only imports "
     "that always run are looked at, and not in modules that may define names in other ways.",
     example="""\
-type: command
-name: train
-code: ./src
+@command train ./src
 command: python ‸train.py
-environment: azureml:torch:3
 === src/train.py
 from losses import ‹focal_los⇒focal_loss› as loss
 
@@ -295,11 +290,8 @@ SCRIPT_SYNTAX = Rule("AML514", "script-syntax", "warning").explained(
     summary="Python cannot parse the script.",
     why="The job ends at once, after its machine has started. The script is parsed by the Python that lint runs on.",
     example="""\
-type: command
-name: train
-code: ./src
+@command train ./src
 command: python ‸train.py
-environment: azureml:torch:3
 === src/train.py
 for epoch in range(3)‹⇒:›
     print(epoch)
@@ -336,11 +328,8 @@ UNDEFINED_NAME = Rule("AML518", "undefined-name", "warning").explained(
     why="The line ends with a NameError when it is reached, which may be after hours. pyflakes looks for these; names "
     "in annotations, and scripts that may define names otherwise (`import *`, `exec`, `globals()`), are left alone.",
     example="""\
-type: command
-name: train
-code: ./src
+@command train ./src
 command: python ‸train.py
-environment: azureml:torch:3
 === src/train.py
 def evaluate(model):
     return model.to(device)

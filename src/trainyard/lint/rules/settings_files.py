@@ -50,11 +50,7 @@ SHADOWED_SETTING = Rule("AML342", "shadowed-setting", "warning").explained(
     why="What a pipeline binds, and a component's default, beat the settings file; a sweep draws its values. Remove "
     "the key, or what replaces it. For one run, `overrides` beat both.",
     example="""\
-type: pipeline
-settings: {default_compute: azureml:cpus}
-jobs:
-  train:
-    component: ./train.yaml
+@pipeline ./train.yaml
     inputs:
       data: {type: uri_folder, path: "azureml:digits:1"}
       settings: {type: uri_file, path: settings.yaml}

@@ -42,10 +42,8 @@ UNQUOTED_TEXT = Rule("AML551", "unquoted-text", "info").explained(
     why="Azure ML substitutes the string as it is: a space in it splits it into two words, and the shell runs a `;` or "
     "`$(…)` in it. This is a warning if a default or a job sets the input to such a string.",
     example="""\
-type: command
-name: train
+@command train
 command: python -m train --label ‹⇒'›‸${{inputs.label}}‹⇒'›
-environment: azureml:torch:3
 inputs:
   label: {type: string}
 """,
@@ -84,10 +82,8 @@ TEXT_BREAKS_QUOTES = Rule("AML557", "text-breaks-quotes", "warning").explained(
     why="Azure ML substitutes the string as it is. A quote in it ends the quoted text, so that the shell reads the "
     "rest as commands; within double quotes it also runs `$(…)`. `trainyard run --strict` refuses it.",
     example="""\
-type: command
-name: greet
+@command greet
 command: python -m greet --text '${{inputs.text}}'
-environment: azureml:torch:3
 inputs:
   text: {type: string, default: ‸"‹it's⇒it is› early"}
 """,
@@ -187,10 +183,8 @@ FETCHED_SCRIPT = Rule("AML553", "fetched-script", "warning").explained(
     summary="A script is downloaded and run without review.",
     why="It runs whatever is at that address on the day. Put the script into the image or the code.",
     example="""\
-type: command
-name: train
+@command train
 command: ‹curl -sSL https://example.com/setup.sh | bash⇒bash setup.sh› && python train.py
-environment: azureml:torch:3
 """,
 )
 
@@ -208,12 +202,10 @@ LINE_CONTINUATION = Rule("AML554", "line-continuation", "warning").explained(
     "next word. Azure ML's documentation advises against backslashes. In a block `|` one at the very end of a line "
     "is right.",
     example="""\
-type: command
-name: train
+@command train
 command: >-
   python train.py‹ \\⇒›
   --epochs 3
-environment: azureml:torch:3
 """.replace("‹ \\", "‹ ‸\\"),
 )
 
@@ -232,13 +224,11 @@ ENDED_EARLY = Rule("AML555", "ended-early", "error", is_let_pass=True).explained
     "every line ends like that, unless a backslash is its last character. A folded block (`>`) joins its lines with "
     "spaces, except at a blank line and before one that is indented more.",
     example="""\
-type: command
-name: train
+@command train
 command: >-
   python train.py
 ‹
 ⇒›  ‸--epochs 3
-environment: azureml:torch:3
 """,
 )
 
@@ -287,13 +277,11 @@ COMMENTED_OUT = Rule("AML562", "commented-out", "error").explained(
     "block `|`, a comment between lines that end with a backslash ends the command: the flags below it are run as a "
     "command of their own. Comments of YAML are above `command:`.",
     example="""\
-type: command
-name: train
+@command train
 command: >-
   python train.py
 ‹  ‸# three are enough
 ⇒›  --epochs 3
-environment: azureml:torch:3
 """,
 )
 _CONTINUED = re.compile(r"\\\n[ \t]*\Z")
@@ -334,12 +322,10 @@ TWO_PROGRAMS = Rule("AML556", "two-programs", "error", is_let_pass=True).explain
     why="The lines of a folded block (`>`) are joined with spaces. Without `&&` between them, the second program and "
     "its arguments are packages to pip, or arguments of `cd`, `export` or `mkdir`, and nothing is run.",
     example="""\
-type: command
-name: train
+@command train
 command: >-
   pip install -r requirements.txt‹⇒ &&›
   ‸python train.py
-environment: azureml:torch:3
 """,
 )
 # None of these runs a program that is among its arguments.
@@ -369,10 +355,8 @@ ONE_WORD_RUN = Rule("AML563", "one-word-run", "error").explained(
     why="The shell takes the words after the first for its own `$0`, `$1` and so on. `bash -c python train.py` starts "
     "a Python that reads its program from the empty input, and the job counts as completed.",
     example="""\
-type: command
-name: train
+@command train
 command: bash -c ‹⇒'›‸python train.py‹⇒'›
-environment: azureml:torch:3
 """,
 )
 
@@ -411,11 +395,8 @@ SHELL_SYNTAX = Rule("AML561", "shell-syntax", "error").explained(
     "`do` and `done` then need a `;` before them, and a here-document has no last line. Word processors and chats "
     "replace straight quotes and blanks with others, which the shell takes for letters.",
     example="""\
-type: command
-name: train
-code: ./src
+@command train ./src
 command: pip install pandas==2.2.3 && ‹‸&& ⇒›python train.py
-environment: azureml:torch:3
 === src/train.py
 print("training")
 """,

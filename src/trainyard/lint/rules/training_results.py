@@ -29,18 +29,15 @@ SPOT_WITHOUT_CHECKPOINTS = Rule("AML612", "spot-without-checkpoints", "warning")
     why="When a machine is reclaimed, only what is in a mounted output survives; `./outputs` and outputs of mode "
     "`upload` are lost.",
     example="""\
-type: pipeline
-settings: {default_compute: azureml:cpus}
+@pipeline
 jobs:
   ‸train:
     component: ./train.yaml
     queue_settings: {job_tier: spot}
 === train.yaml
-type: command
-name: train
+@command train
 is_deterministic: false
 command: python -m train --‹model⇒checkpoints› '${{outputs.‹model⇒checkpoints›}}'
-environment: azureml:torch:3
 outputs:
   ‹model⇒checkpoints›: {type: uri_folder}
 distribution: {type: pytorch, process_count_per_instance: 8}
@@ -72,10 +69,8 @@ UPLOADED_CHECKPOINTS = Rule("AML616", "uploaded-checkpoints", "warning").explain
     why="Such an output is uploaded when the job ends, and not at all if it is preempted. With `rw_mount`, files are "
     "kept as they are written.",
     example="""\
-type: command
-name: train
+@command train
 command: python -m train --checkpoints '${{outputs.checkpoints}}'
-environment: azureml:torch:3
 outputs:
   checkpoints: {type: uri_folder, mode: ‹upload⇒rw_mount›}
 """,
@@ -114,11 +109,10 @@ LEFT_DETERMINISTIC = Rule("AML617", "left-deterministic", "info", suppressed_by_
     why="The default is true: when the job is submitted again unchanged, Azure ML does not run it, but reuses the old "
     "outputs. Write `is_deterministic: false`, or `true` if that is what you want.",
     example="""\
-type: command
+@command
 ‸name: train
 ‹⇒is_deterministic: false
 ›command: python -m train
-environment: azureml:torch:3
 distribution: {type: pytorch, process_count_per_instance: 8}
 resources: {shm_size: 64g}
 """,
@@ -150,11 +144,8 @@ METRIC_NAME = Rule("AML517", "metric-name", "warning").explained(
     "does (https://github.com/mlflow/mlflow/blob/master/mlflow/utils/validation.py). MLflow's own stores refuse "
     "others, and so does a rehearsal: the script ends there. Only literal names are looked at.",
     example="""\
-type: command
-name: train
-code: ./src
+@command train ./src
 command: python ‸train.py
-environment: azureml:torch:3
 === src/train.py
 import mlflow
 

@@ -37,9 +37,8 @@ NODES_WITHOUT_RDMA = Rule("AML604", "nodes-without-rdma", "warning").explained(
     summary="There are several machines, but no InfiniBand between them.",
     why="Gradients then travel over Ethernet, tens of times slower. An `r` in the size's name means RDMA.",
     example="""\
-type: command
+@command
 command: python -m train
-environment: azureml:torch:3
 distribution: {type: pytorch, process_count_per_instance: 4}
 resources: {instance_count: ‹4⇒1›, instance_type: Standard_NC64as_T4_v3, shm_size: 64g}
 """,
@@ -81,9 +80,8 @@ MORE_NODES_THAN_CLUSTER = Rule("AML609", "more-nodes-than-cluster", "warning").e
     summary="The job needs more machines than its cluster can have.",
     why="It waits in the queue forever.",
     example="""\
-type: command
+@command
 command: python -m train
-environment: azureml:torch:3
 compute: azureml:gpu
 distribution: {type: pytorch, process_count_per_instance: 8}
 resources: {instance_count: ‹4⇒2›, shm_size: 64g}
