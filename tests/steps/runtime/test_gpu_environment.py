@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from torch.torch_version import TorchVersion
 
-from trainyard.steps.runtime.world import set_gpu_defaults
+from trainyard.settings.steps.training import TrainDDP
+from trainyard.steps.runtime.errors import StepError
+from trainyard.steps.runtime.flags import GivenSettings
+from trainyard.steps.runtime.rank_variables import RankVariables
+from trainyard.steps.runtime.world import own_gpu, set_gpu_defaults
+from trainyard.steps.training.engines.replicas import DDPEngine
+from trainyard.steps.training.run_training import ranks_met
 
 
 def test_defaults_for_a_training_that_promises_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,6 +60,36 @@ def test_the_recorder_is_asked_for_by_the_name_that_this_torch_reads(
     environment: dict[str, str] = {}
     set_gpu_defaults(environment, deterministic=False)
     assert environment[name] == "2000"
+
+
+def test_allocator_settings_are_made_before_a_check_may_start_cuda(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the check of float8 does, which asks the GPU what it can do."""
+    monkeypatch.setattr("torch.version.hip", None)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("os.environ", dict(os.environ))
+
+    def check(*_: object) -> Any:
+        raise StepError(os.environ["PYTORCH_CUDA_ALLOC_CONF"])
+
+    settings = TrainDDP(*(tmp_path / name for name in ("data", "model", "checkpoints", "metrics")))
+    with (
+        pytest.raises(StepError, match="expandable_segments:True"),
+        ranks_met(GivenSettings(settings, {}, {}), "train_ddp", DDPEngine, check),
+    ):
+        raise AssertionError("no ranks meet")
+
+
+def test_a_process_that_sees_only_its_own_gpu_takes_that() -> None:
+    def own(local_rank: int, visible: int, **environment: str) -> int:
+        return own_gpu(RankVariables(local_rank, local_rank, 8), visible, environment)
+
+    assert [own(3, 8), own(3, 8, CUDA_VISIBLE_DEVICES="0,1,2,3,4,5,6,7"), own(0, 1)] == [3, 3, 0]
+    assert own(3, 1, CUDA_VISIBLE_DEVICES="3") == own(3, 1, ROCR_VISIBLE_DEVICES="3") == 0, "srun --gpus-per-task=1"
+    for visible, environment in ((1, {}), (2, {"CUDA_VISIBLE_DEVICES": "0,1"})):
+        with pytest.raises(StepError, match=f"LOCAL_RANK=3 needs GPU 3, but this node has only {visible}"):
+            own(3, visible, **environment)
 
 
 ONE_RANK_OF_TWO_WAITS = """

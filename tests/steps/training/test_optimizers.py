@@ -6,6 +6,7 @@ import importlib
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -134,3 +135,18 @@ def test_a_missing_package_is_named(
     assert train("train_ddp", digits, tmp_path, "--optimizer", "adamw8bit") == 2
     said = capsys.readouterr().err
     assert '--optimizer adamw8bit needs the package torchao; pip install "trainyard-azureml[torchao]"' in said
+
+
+def test_what_a_state_dict_has_beneath_a_weight_is_no_buffer() -> None:
+    """As the scales of 4-bit weights, which bitsandbytes copies there: they are frozen and follow from the weights."""
+
+    class Scaled(torch.nn.Linear):
+        def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+            super()._save_to_state_dict(destination, prefix, keep_vars)
+            destination[f"{prefix}weight.absmax"] = torch.ones(4)
+            destination[f"{prefix}weight.quant_state.nf4"] = torch.ones(4)
+
+    model = torch.nn.Sequential(Scaled(4, 4), torch.nn.BatchNorm1d(4))
+    saved = {fragment.key for fragment in replicated_state(model, torch.optim.SGD(model.parameters(), lr=0.1))}
+    buffers = {f"model/1.{name}" for name in ("running_mean", "running_var", "num_batches_tracked")}
+    assert saved == buffers | {f"model/{layer}.{name}" for layer in (0, 1) for name in ("weight", "bias")}

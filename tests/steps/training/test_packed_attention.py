@@ -127,9 +127,16 @@ def logits_and_gradients(model: Any, rows: TokenRows) -> list[torch.Tensor]:
 def test_starts_of_documents_are_those_of_rows_laid_end_to_end() -> None:
     starts = document_starts(DOCUMENTS)
     assert starts.dtype == torch.int32
-    assert starts.tolist() == BEGINNINGS + [48] * (64 - len(BEGINNINGS))
+    assert starts.tolist() == [BEGINNINGS + [48] * (64 - len(BEGINNINGS))] * 4, "the longest has 16 tokens"
     # One document a token: as many as there can be, and still an end.
-    assert document_starts(torch.arange(64)[None]).tolist() == [*range(64), *[64] * 64]
+    assert document_starts(torch.arange(64)[None]).tolist() == [[*range(64), *[64] * 32]]
+
+
+def test_thousands_of_documents_have_few_sizes_and_at_most_a_third_is_empty() -> None:
+    counts = range(64, 5_000, 13)
+    sizes = [document_starts(torch.arange(2 * count).div(2, rounding_mode="floor")[None]).shape for count in counts]
+    assert all(count < size <= 1 + count * 3 / 2 for count, (_, size) in zip(counts, sizes, strict=True))
+    assert len(set(sizes)) <= 14
 
 
 @pytest.mark.parametrize("recomputed", [False, True])
@@ -225,7 +232,7 @@ def test_a_task_prepares_where_documents_begin_and_has_the_same_loss(
     model = task.new_model()
     assert task.note(CPU, torch.float32) is not None
     ready = task.prepare(batch)
-    assert ready[DOCUMENT_STARTS][-1] == 4 * 64
+    assert ready[DOCUMENT_STARTS][0, -1] == 4 * 64
     kernel.calls = 0
     by_kernel = task.loss(model, {**batch, **ready}).item()
     assert kernel.calls == model.config.num_hidden_layers

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from trainyard.settings.steps.training import TrainSingle
 from trainyard.steps import train_ddp
-from trainyard.steps.training.engines.blocks import activations_in_main_memory, prepare_blocks
+from trainyard.steps.training.engines.blocks import ActivationOffload, prepare_blocks
 
 NOWHERE = {name: Path("unused") for name in ("data", "model", "checkpoints", "metrics")}
 RECOMPUTED = {"activation_checkpointing": True}
@@ -30,6 +31,19 @@ class Operators(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.counts[func.name()] += 1
+        return func(*args, **(kwargs or {}))
+
+
+class Copies(TorchDispatchMode):
+    """Notes the shapes of what is copied into a tensor that exists, as offloading does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shapes: list[tuple[int, ...]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten.copy_.default:
+            self.shapes.append(tuple(args[0].shape))
         return func(*args, **(kwargs or {}))
 
 
@@ -73,13 +87,41 @@ def test_gradients_have_the_same_bits() -> None:
 
 def test_activations_are_moved_and_weights_are_not() -> None:
     layer = torch.nn.Linear(64, 64)
-    with activations_in_main_memory():
+    with ActivationOffload().around(layer):
         result = torch.exp(layer(torch.ones(8, 64, requires_grad=True)))
     exponential: Any = result.grad_fn
     product = exponential.next_functions[0][0]
     assert exponential._saved_result.data_ptr() != result.data_ptr()
     assert torch.equal(exponential._saved_result, result)
     assert product._saved_mat2.data_ptr() == layer.weight.data_ptr()
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_copies_of_weights_in_autocasts_precision_are_not_moved(frozen: bool) -> None:
+    """A trained weight is rounded again, and a frozen one's copy stays; both give the same bits."""
+
+    def gradients_of(offload: ActivationOffload | None) -> tuple[list[torch.Tensor], list[tuple[int, ...]]]:
+        torch.manual_seed(0)
+        layers = torch.nn.Sequential(torch.nn.Linear(48, 64), torch.nn.GELU(), torch.nn.Linear(64, 48))
+        layers[2].requires_grad_(not frozen)
+        moved: list[tuple[int, ...]] = []
+        inputs = torch.randn(32, 48, requires_grad=True)
+        with torch.autocast("cpu", dtype=torch.bfloat16), offload.around(layers) if offload else nullcontext():
+            if offload is not None:
+                with Copies() as copies:
+                    result = layers(inputs)
+                moved = copies.shapes
+            else:
+                result = layers(inputs)
+        result.square().sum().backward()
+        trained = [parameter.grad for parameter in layers.parameters() if parameter.grad is not None]
+        assert inputs.grad is not None
+        return [*trained, inputs.grad], moved
+
+    (plain, _), (offloaded, moved) = gradients_of(None), gradients_of(ActivationOffload())
+    assert all(torch.equal(*both) for both in zip(plain, offloaded, strict=True))
+    assert moved
+    assert not {(48, 64), (64, 48)} & set(moved)
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,7 @@ Megatron-LM's --deterministic-mode asks for the same."""
 _OPEN_FILES, _OPEN_FILES_PER_RANK = 256, 5
 """Files that a rank has open in any case, and sockets for each rank: gloo connects every two ranks once for the default
 group and once for checkpoints; rank 0 also serves the store, which each rank connects to up to three times."""
+_VISIBLE_GPUS = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 _PACKAGES = ("torch", "numpy", "transformers", "safetensors", "deepspeed", "mlflow-skinny")
 _NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
 _AMD_DRIVER = Path("/sys/module/amdgpu/version")
@@ -146,14 +147,24 @@ def join_world(timeout_seconds: int, environment: Mapping[str, str] | None = Non
 def _own_device(variables: RankVariables) -> torch.device:
     if not torch.cuda.is_available():
         return torch.device("cpu")
-    if variables.local_rank >= torch.cuda.device_count():
-        raise StepError(
-            f"LOCAL_RANK={variables.local_rank} needs GPU {variables.local_rank}, but this node has only "
-            f"{torch.cuda.device_count()}; lower process_count_per_instance to the number of GPUs"
-        )
-    device = torch.device("cuda", variables.local_rank)
+    device = torch.device("cuda", own_gpu(variables, torch.cuda.device_count(), os.environ))
     torch.cuda.set_device(device)
     return device
+
+
+def own_gpu(variables: RankVariables, visible: int, environment: Mapping[str, str]) -> int:
+    """Return the number of this process's GPU among those that it sees. StepError if there is none for it.
+
+    A launcher may show each process no GPU but its own, as Slurm does with --gpus-per-task: it is then number 0.
+    """
+    if visible == 1 and any(environment.get(name) for name in _VISIBLE_GPUS):
+        return 0
+    if variables.local_rank >= visible:
+        raise StepError(
+            f"LOCAL_RANK={variables.local_rank} needs GPU {variables.local_rank}, but this node has only {visible}; "
+            "lower process_count_per_instance to the number of GPUs"
+        )
+    return variables.local_rank
 
 
 def _allow_open_files(ranks: int) -> None:

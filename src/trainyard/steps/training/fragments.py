@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
@@ -72,12 +73,17 @@ def whole_tensor(key: str, tensor: torch.Tensor) -> Fragment:
 
 
 def named_once(model: torch.nn.Module) -> tuple[dict[str, torch.nn.Parameter], dict[str, torch.Tensor]]:
-    """Return the model's parameters, and the buffers that are saved with it, each under the first of its names."""
+    """Return the model's parameters, and the buffers that are saved with it, each under the first of its names.
+
+    What a state dict has beneath a parameter's name is no buffer: bitsandbytes puts a copy of the scales of 4-bit
+    weights there, which are frozen, and would be in every checkpoint.
+    """
     parameters = dict(model.named_parameters())
     seen = {id(parameter) for parameter in parameters.values()}
     buffers = {}
     for name, tensor in model.state_dict(keep_vars=True).items():
-        if isinstance(tensor, torch.Tensor) and id(tensor) not in seen:
+        is_beneath = any(above in parameters for above in accumulate(name.split(".")[:-1], "{}.{}".format))
+        if isinstance(tensor, torch.Tensor) and id(tensor) not in seen and not is_beneath:
             seen.add(id(tensor))
             buffers[name] = tensor
     return parameters, buffers

@@ -100,10 +100,11 @@ def ranks_met(
     """Check the request, and yield it with the ranks that met and agree on it, and the watch over them."""
     settings = given.step
     variables = read_rank_variables(os.environ)
-    request = check(given, step_name, engine_class, variables.world_size)
-    require_writable((settings.model, settings.checkpoints, settings.metrics), variables.rank)
+    # Before checks that ask a GPU what it can do, which starts CUDA: its allocator reads these once.
     if torch.cuda.is_available():
         set_gpu_defaults(os.environ, deterministic=settings.deterministic)
+    request = check(given, step_name, engine_class, variables.world_size)
+    require_writable((settings.model, settings.checkpoints, settings.metrics), variables.rank)
     hang_watch = HangWatch(
         variables,
         settings.process_group_timeout_seconds,

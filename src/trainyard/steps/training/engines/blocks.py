@@ -7,10 +7,12 @@ called as a whole, and together they hold nearly all parameters.
 from __future__ import annotations
 
 import functools
+import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
-from typing import Any, NamedTuple
+from collections.abc import Callable, Container, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch.utils.checkpoint import (
@@ -94,8 +96,9 @@ def prepare_blocks(model: torch.nn.Module, settings: Training) -> None:
         for block in blocks:
             _recompute(block, only_cheap=settings.checkpointed_operators == "cheap")
     if settings.activation_offload:
+        offload = ActivationOffload()
         for block in blocks:
-            forward_within(block, activations_in_main_memory)
+            forward_within(block, functools.partial(offload.around, block))
     if settings.compile:
         import torch._dynamo
 
@@ -175,35 +178,115 @@ def forward_within(module: torch.nn.Module, context: Callable[[], AbstractContex
     module.forward = within
 
 
-class _Kept(NamedTuple):
-    """A tensor in main memory, and where it came from."""
+class _Pass:
+    """What one forward pass of a block has saved, and the pass before it, for as long as anybody needs either."""
+
+    def __init__(self, before: Callable[[], _Pass | None]) -> None:
+        self.before = before
+        self.kept: list[weakref.ref[_Kept]] = []
+        self.has_left: torch.cuda.Event | None = None
+        """Once everything is in main memory."""
+        self.is_back: torch.cuda.Event | None = None
+
+    def alive(self) -> list[_Kept]:
+        """Return what is still needed."""
+        return [kept for reference in self.kept if (kept := reference()) is not None]
+
+
+@dataclass(eq=False)
+class _Kept:
+    """A tensor in main memory, and on the GPU while it leaves or comes back."""
 
     values: torch.Tensor
-    device: torch.device
+    saved_by: _Pass
+    on_device: torch.Tensor | None = None
 
 
-def activations_in_main_memory() -> torch.autograd.graph.saved_tensors_hooks:
-    """Return a context for a forward pass, as torch.autograd.graph.save_on_cpu, without the weights.
+class ActivationOffload:
+    """Keeps in main memory what blocks save for the backward pass: as torch.autograd.graph.save_on_cpu, with overlap.
 
-    Weights stay where they are in any case. Copies are queued on the device, from and to pinned memory, so the host
-    does not wait; they keep the tensor's layout, and the backward pass computes the same bits.
+    Copies are queued on a stream of their own, from and to pinned memory, so that neither host nor computation waits
+    for them: a block's leave the GPU while the next two compute, and come back while the block after it does. Memory of
+    a GPU is handed from one stream to the other by events only: `record_stream` would keep it until the host looks,
+    which is far ahead. Tensors keep their layout, and the backward pass computes the same bits.
     """
-    return torch.autograd.graph.saved_tensors_hooks(_keep, _bring_back)
+
+    def __init__(self) -> None:
+        self._copies: torch.cuda.Stream | None = None
+        self._last: Callable[[], _Pass | None] = lambda: None
+
+    @contextmanager
+    def around(self, block: torch.nn.Module) -> Iterator[None]:
+        """A context for one forward pass of a block. Its weights stay where they are, and so do copies of frozen ones.
+
+        Of a trained weight's copy in autocast's precision nothing is kept: the backward pass rounds again.
+        """
+        this = _Pass(self._last)
+        self._last = weakref.ref(this)
+        frozen = {parameter.shape for parameter in block.parameters() if not parameter.requires_grad}
+        if (before := this.before()) is not None and (earlier := before.before()) is not None:
+            self._let_go(earlier)
+        with torch.autograd.graph.saved_tensors_hooks(functools.partial(self._keep, this, frozen), self._bring_back):
+            yield
+        if self._copies is not None:
+            this.has_left = self._copies.record_event()
+
+    def _keep(self, this: _Pass, frozen: Container[torch.Size], tensor: torch.Tensor) -> Any:
+        base = tensor._base if tensor._is_view() and tensor._base is not None else tensor
+        is_weight = isinstance(base, torch.nn.Parameter) or (base.grad_fn is None and base.shape in frozen)
+        if is_weight or tensor.nbytes < _LEAST_BYTES:
+            return tensor
+        if (weight := _rounded_weight(base)) is not None:
+            layout = tensor.size(), tensor.stride(), tensor.storage_offset()
+            return lambda: weight.detach().to(base.dtype).as_strided(*layout)
+        on_gpu = tensor.device.type == "cuda"
+        kept = _Kept(torch.empty_like(tensor, device="cpu", pin_memory=on_gpu, requires_grad=False), this)
+        if not on_gpu:
+            kept.values.copy_(tensor)
+            return kept
+        this.kept.append(weakref.ref(kept))
+        kept.on_device = tensor.detach()  # with its history it would keep itself alive
+        self._copies = self._copies or torch.cuda.Stream(tensor.device)
+        self._copy(self._copies, kept.values, kept.on_device)
+        return kept
+
+    def _bring_back(self, kept: Any) -> torch.Tensor:
+        if not isinstance(kept, _Kept):
+            tensor: torch.Tensor = kept() if callable(kept) else kept
+            return tensor
+        if self._copies is None:
+            return kept.values
+        for saved in (kept.saved_by, kept.saved_by.before()):  # the one before ahead of time
+            if saved is not None and saved.is_back is None:
+                for each in saved.alive():
+                    if each.on_device is None:
+                        each.on_device = torch.empty_like(each.values, device=self._copies.device)
+                        self._copy(self._copies, each.on_device, each.values)
+                saved.is_back = self._copies.record_event()
+        assert kept.saved_by.is_back is not None
+        torch.cuda.current_stream(self._copies.device).wait_event(kept.saved_by.is_back)
+        found, kept.on_device = kept.on_device, None
+        return found if found is not None else kept.values.to(self._copies.device)  # asked for a second time
+
+    def _copy(self, stream: torch.cuda.Stream, target: torch.Tensor, source: torch.Tensor) -> None:
+        stream.wait_stream(torch.cuda.current_stream(stream.device))
+        with torch.cuda.stream(stream):
+            target.copy_(source, non_blocking=True)
+
+    def _let_go(self, earlier: _Pass) -> None:
+        """Free what has left the GPU: what computes from here on waits until it has."""
+        if self._copies is not None and earlier.has_left is not None:
+            torch.cuda.current_stream(self._copies.device).wait_event(earlier.has_left)
+            for kept in earlier.alive():
+                kept.on_device = None
 
 
-def _keep(tensor: torch.Tensor) -> torch.Tensor | _Kept:
-    is_weight = isinstance(tensor._base if tensor._is_view() else tensor, torch.nn.Parameter)
-    if is_weight or tensor.nbytes < _LEAST_BYTES:
-        return tensor
-    values = torch.empty_like(tensor, device="cpu", pin_memory=tensor.device.type == "cuda", requires_grad=False)
-    values.copy_(tensor, non_blocking=True)
-    return _Kept(values, tensor.device)
-
-
-def _bring_back(kept: torch.Tensor | _Kept) -> torch.Tensor:
-    if isinstance(kept, _Kept):
-        return kept.values.to(kept.device, non_blocking=True)
-    return kept
+def _rounded_weight(tensor: torch.Tensor) -> torch.nn.Parameter | None:
+    """Return the weight that a tensor is autocast's copy of, if it is one."""
+    if tensor.grad_fn is None or tensor.grad_fn.name() != "ToCopyBackward0":
+        return None
+    weight = getattr(tensor.grad_fn.next_functions[0][0], "variable", None)
+    return weight if isinstance(weight, torch.nn.Parameter) else None
 
 
 def _check_float8(settings: Training) -> None:

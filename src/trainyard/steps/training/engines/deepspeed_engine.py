@@ -224,8 +224,8 @@ def _deepspeed_among(world: World) -> Iterator[Any]:
     """
     deepspeed = import_deepspeed()
     before = {name: os.environ.get(name) for name in _READ_BY_DEEPSPEED}
-    # DeepSpeed reads it, even in a single process.
-    os.environ["LOCAL_RANK"] = str(world.local_rank)
+    # DeepSpeed reads it, even in a single process, and takes it for the number of the GPU.
+    os.environ["LOCAL_RANK"] = str(world.local_rank if world.device.index is None else world.device.index)
     # It insists that this one, if set, is the same; with a spawner under mpirun it is that of the spawner.
     os.environ.pop("OMPI_COMM_WORLD_LOCAL_RANK", None)
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -17,6 +18,7 @@ from trainyard.settings.steps.training import TrainLightning
 from trainyard.steps.data.sample_order import Ids
 from trainyard.steps.runtime.errors import SetupError, StepError
 from trainyard.steps.runtime.flags import GivenSettings
+from trainyard.steps.runtime.rank_variables import RankVariables
 from trainyard.steps.runtime.world import World
 from trainyard.steps.training.engines.engine import Engine
 from trainyard.steps.training.lightning.lightning_engine import LightningEngine
@@ -91,8 +93,8 @@ def train_with_lightning(run: TrainingRun) -> bool:
     _quieten()
     trainer = Trainer(
         accelerator="gpu" if world.device.type == "cuda" else "cpu",
-        devices=world.variables.processes_per_node,
-        num_nodes=world.variables.node_count,
+        devices=_variables_of_trainer(world).processes_per_node,
+        num_nodes=_variables_of_trainer(world).node_count,
         strategy=_strategy(run, engine),
         plugins=[engine.checkpoint_io],
         callbacks=[between_steps],
@@ -159,7 +161,7 @@ def _pieces_of_share(samples: int, world: World, micro_batch_size: int) -> list[
 
 
 def _strategy(run: TrainingRun, engine: LightningEngine) -> ParallelStrategy:
-    ranks = KnownRanks(run.world.variables)
+    ranks = KnownRanks(_variables_of_trainer(run.world))
     if engine.is_sharded:
         return ShardedStrategy(ranks)
     return ReplicatedStrategy(
@@ -167,6 +169,14 @@ def _strategy(run: TrainingRun, engine: LightningEngine) -> ParallelStrategy:
         gradient_as_bucket_view=True,
         find_unused_parameters=engine.unused_parameters,
     )
+
+
+def _variables_of_trainer(world: World) -> RankVariables:
+    """Return where Lightning is to look for this rank: on a node of its own if it sees no GPU but its own."""
+    variables = world.variables
+    if world.device.index in (None, variables.local_rank):
+        return variables
+    return replace(variables, local_rank=0, node_count=variables.world_size)
 
 
 def _quieten() -> None:

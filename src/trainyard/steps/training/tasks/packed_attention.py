@@ -35,16 +35,21 @@ Kernel = Callable[..., torch.Tensor]
 
 
 def document_starts(documents: torch.Tensor) -> torch.Tensor:
-    """Return where documents begin in rows laid end to end, and where the last one ends: int32 [documents + 1].
+    """Return where documents begin in rows laid end to end, and where the last one ends: int32 [n, documents + 1].
 
-    The end is repeated up to a power of two, as empty documents: compiled layers meet few shapes. `documents` has the
-    number of each token's document, [rows, length]; on a GPU, the host waits for it.
+    All n rows are the same: no document is longer than 2^n tokens, which layers are to know on the host. The end is
+    repeated up to one of few sizes, as empty documents: compiled layers meet few shapes. `documents` has the number of
+    each token's document, [rows, length]; on a GPU, the host waits for it.
     """
     starts = begins_document(documents).flatten().nonzero().flatten()
-    size = max(_LEAST_STARTS, 1 << len(starts).bit_length())
+    longest = int(starts.diff(append=starts.new_tensor([documents.numel()])).max())
+    # A power of two, or three quarters of one: the backward pass has 128 rows of fp32 for each document, the empty ones
+    # too (torch's mha_varlen_bwd), which at thousands of documents would be more than for all tokens.
+    power = max(_LEAST_STARTS, 1 << len(starts).bit_length())
+    size = power * 3 // 4 if _LEAST_STARTS <= len(starts) < power * 3 // 4 else power
     padded = torch.full((size,), documents.numel(), dtype=torch.int32, device=documents.device)
     padded[: len(starts)] = starts
-    return padded
+    return padded.expand(max(1, (longest - 1).bit_length()), -1)
 
 
 class PackedAttention:
@@ -174,7 +179,7 @@ def _difference_from_masks(
 def _flash(
     kernel: Kernel, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *, documents: torch.Tensor
 ) -> torch.Tensor:
-    return _call(kernel, query, key, value, document_starts(documents), documents.shape[1], None)
+    return _call(kernel, query, key, value, document_starts(documents)[0], documents.shape[1], None)
 
 
 def _masked(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *, documents: torch.Tensor) -> torch.Tensor:
@@ -226,7 +231,7 @@ def _register() -> None:
         scaling: float | None = None,
         **options: Any,
     ) -> tuple[torch.Tensor, None]:
-        if attention_mask is None or attention_mask.dim() > 1:
+        if attention_mask is None or attention_mask.dim() > 2:
             usual: tuple[torch.Tensor, None]
             usual = sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **options)
             return usual
@@ -234,7 +239,9 @@ def _register() -> None:
         dtype = _computed_in(query.device, query.dtype)
         kernel = kernel_on(query.device, dtype)
         query, key, value = (tensor.transpose(1, 2).flatten(0, 1).to(dtype) for tensor in (query, key, value))
-        attended = _call(kernel, query, key, value, attention_mask, length, scaling)
+        # Of blocks of threads for a whole row, most would have nothing to do where documents are short.
+        longest = min(length, 1 << attention_mask.shape[0])
+        attended = _call(kernel, query, key, value, attention_mask[0], longest, scaling)
         return attended.unflatten(0, (rows, length)), None
 
     AttentionInterface.register(_ATTENTION, attention)
