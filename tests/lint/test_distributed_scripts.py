@@ -35,6 +35,15 @@ for epoch in range(3):
     if dist.get_rank() == 0:
         torch.save(model.module.state_dict(), "outputs/model.pt")
 """
+AVERAGES = """\
+    criterion = torch.nn.MSELoss()
+    total, count = 0.0, 0
+    for step, (batch,) in enumerate(loader):
+        loss = criterion(model(batch.cuda()), batch.cuda())
+        total += loss.item()
+        count += len(batch)
+    print(total / len(loader))
+"""
 HELPED = RIGHT.replace("    sampler.set_epoch(epoch)\n", "    start_epoch(sampler, epoch)\n")
 DATA_PARALLEL = """\
 import torch
@@ -79,10 +88,11 @@ def rules(
         ),
         ("        optimizer.step()", "        if epoch % 4 == 3:\n            optimizer.step()", "AML637"),
         ("torch.nn.Linear(1, 1).cuda()", "torch.nn.BatchNorm1d(1).cuda()", "AML638"),
+        ("    if dist.get_rank() == 0:", AVERAGES + "    if dist.get_rank() == 0:", "AML639"),
     ],
     ids=[
         *("no_set_epoch", "shuffle_beside_sampler", "one_gpu", "saved_by_all", "saved_by_all_at_epochs"),
-        *("exchanged_each_time", "batch_norm"),
+        *("exchanged_each_time", "batch_norm", "batch_means"),
     ],
 )
 def test_a_mistake_in_a_right_script_is_found(tmp_path: Path, old: str, new: str, expected: str) -> None:
@@ -170,6 +180,10 @@ IMPORTS = RIGHT.partition("dist.init")[0] + "data = [1, 2]\n"
         WITHOUT_SAMPLER.replace("loader", "val_loader")
         .replace("data = T", "val_data = data = T")
         .replace("DataLoader(data,", "DataLoader(val_data,"),
+        RIGHT + AVERAGES.replace("\n    ", "\n").lstrip().replace("loss.item()", "loss.item() * len(batch)"),
+        RIGHT + AVERAGES.replace("\n    ", "\n").lstrip().replace("MSELoss()", 'MSELoss(reduction="sum")'),
+        RIGHT + AVERAGES.replace("\n    ", "\n").lstrip().replace("len(loader)", "count"),
+        (RIGHT + AVERAGES.replace("\n    ", "\n").lstrip()).replace("batch_size=8,", "batch_size=8, drop_last=True,"),
         ON_GPU_0.replace('torch.device("cuda:0")', 'torch.device(f"cuda:{local_rank}")'),
         RIGHT.replace(
             "        optimizer.step()",
@@ -180,7 +194,8 @@ IMPORTS = RIGHT.partition("dist.init")[0] + "data = [1, 2]\n"
     ids=[
         *("right", "in_order", "one_epoch", "visible_devices", "framework", "offers_both", "given_sampler"),
         *("validates", "no_training", "knows_its_rank", "one_for_a_single_process", "data_parallel_or_joined"),
-        *("others_go_on", "a_file_for_each", "a_slice_for_each", "shards", "validation", "device_of_rank", "scheduler"),
+        *("others_go_on", "a_file_for_each", "a_slice_for_each", "shards", "validation"),
+        *("weighted", "sums", "by_samples", "whole_batches", "device_of_rank", "scheduler"),
     ],
 )
 def test_right_scripts_are_left_alone(tmp_path: Path, script: str) -> None:

@@ -570,3 +570,73 @@ def test_a_mini_batch_may_come_with_a_default(tmp_path: Path) -> None:
     text = "type: parallel\nname: p\ninputs: {d: {type: mltable}}\ninput_data: ${{inputs.d}}\npartition_keys: [a]\n"
     text += "task: {type: run_function, code: ., entry_script: score.py, environment: azureml:e:1}\n"
     assert findings(tmp_path, text) == []
+
+
+DUMPED = """\
+type: pipeline
+settings: {default_compute: azureml:cpus}
+jobs:
+  train:
+    type: command
+    component:
+      type: command
+      name: train
+      is_deterministic: true
+      command: python train.py
+      environment: &environment
+        name: CliV2AnonymousEnvironment
+        version: 0f0018170b2042e0bdc0f3f34a06177f
+        image: mcr.microsoft.com/azureml/openmpi5.0-ubuntu24.04
+        conda_file: {channels: [conda-forge], dependencies: [python=3.11]}
+    environment: *environment
+"""
+
+
+def test_what_the_client_repeats_beside_an_inline_component_is_no_error(tmp_path: Path) -> None:
+    assert rules(tmp_path, DUMPED) == []
+    other = DUMPED.replace("*environment", "azureml:torch:3")
+    assert rules(tmp_path, other) == ["AML107"]
+
+
+MPI_JOB = JOB + "command: python train.py\nresources: {instance_count: 2}\ndistribution: {type: mpi}\n"
+
+
+@pytest.mark.parametrize(
+    ("environment", "dockerfile", "expected"),
+    [
+        ('{image: "ubuntu:24.04"}', "", ["AML625"]),
+        ("{build: {path: .}}", "FROM python:3.11\nRUN pip install torch\n", ["AML625"]),
+        ("{build: {path: .}}", "FROM python:3.11\nRUN apt-get install -y openmpi-bin\n", []),
+        ("{build: {path: .}}", "FROM python:3.11\nADD setup.sh /tmp/\nRUN /tmp/setup.sh\n", []),
+        ('{image: "ubuntu:24.04", conda_file: {dependencies: [openmpi]}}', "", []),
+        ("{image: acme.azurecr.io/python:3.11}", "", []),
+        ("{image: mcr.microsoft.com/azureml/openmpi5.0-ubuntu24.04}", "", []),
+    ],
+)
+def test_an_image_that_may_have_mpi_is_fine(
+    tmp_path: Path, environment: str, dockerfile: str, expected: list[str]
+) -> None:
+    (tmp_path / "Dockerfile").write_text(dockerfile)
+    (tmp_path / "setup.sh").write_text("true\n")
+    text = MPI_JOB.replace("environment: azureml:e:1", f"environment: {environment}")
+    assert [rule for rule in rules(tmp_path, text) if rule == "AML625"] == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        JOB + "command: run\ndistribution: {process_count_per_instance: 4}\n",
+        "type: command\nname: c\nenvironment: azureml:e:1\ncommand: run ${{inputs.a}}\ninputs: {a: {mode: download}}\n",
+        "name: b\nendpoint_name: e\nmodel: azureml:m:1\ninstance_type: s\nscale_settings: {max_instances: 2}\n",
+    ],
+    ids=["distribution", "input", "scale_settings"],
+)
+def test_what_lacks_its_type_is_one_finding(tmp_path: Path, text: str) -> None:
+    assert rules(tmp_path, text).count("AML101") == 0
+    assert rules(tmp_path, text).count("AML102") == 1
+
+
+def test_an_environment_with_a_type_is_checked(tmp_path: Path) -> None:
+    (tmp_path / "conda.yml").write_text("dependencies: [python=3.11]\n")
+    text = "name: torch\ntype: conda\nimage: ubuntu:24.04\nconda_file: conda.yml\n"
+    assert rules(tmp_path, text) == ["AML101"]

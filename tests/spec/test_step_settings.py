@@ -171,7 +171,7 @@ TRAIN_TWICE = """
     [
         ({"inputs.weight_decai": "0.1"}, ["the pipeline has no input 'weight_decai'", "'weight_decay'"]),
         ({"jobs.train.inputs.weight_decai": "0.1"}, ["the job 'train' has no input", "'weight_decay'"]),
-        ({"jobs.trian.inputs.weight_decay": "0.1"}, ["no job 'trian'", "'train'"]),
+        ({"jobs.trian.inputs.weight_decay": "0.1"}, ["unknown job 'trian'", "'train'"]),
         ({"inputs.weight_decay": "much"}, ["--set inputs.weight_decay=much", "expected a number"]),
         ({"inputs.label_smoothing": "2"}, ["above the maximum of 0.9"]),
         ({"inputs.augmentation": "shfit"}, ["did you mean shift"]),

@@ -327,11 +327,8 @@ class _Proposals:
         for at, file in enumerate(yaml_files(self.workspace.root_of(self.file))):
             if at >= _FILES_LISTED:
                 return
-            try:
-                document = self.store.peek(file)
-            except SpecError:
-                continue
-            if file != self.file and kind_of(document) in wanted:
+            document = self.store.find(file)
+            if document is not None and file != self.file and kind_of(document) in wanted:
                 relative = Path(os.path.relpath(file, self.file.parent)).as_posix()
                 text = relative if relative.startswith(".") else f"./{relative}"
                 name = document.root.get("description") or document.root.get("name")

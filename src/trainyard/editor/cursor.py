@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from trainyard.spec.diagnostic import Span
 from trainyard.spec.documents import Document, Node
-from trainyard.spec.expressions import Binding, ExpressionError, bindings_in
+from trainyard.spec.expressions import Binding, bindings_of_value
 
 KeyPath = tuple[str | int, ...]
 
@@ -25,11 +25,7 @@ class Cursor:
         """Return the binding at a place in this string, and where it is written."""
         if self.is_key or not self.node.is_text:
             return None
-        try:
-            bindings = bindings_in(self.node.text)
-        except ExpressionError:
-            return None
-        for binding in bindings:
+        for binding in bindings_of_value(self.node.text):
             span = self.document.span_within(self.node, binding.start, binding.end)
             if covers(span, line, column):
                 return binding, span

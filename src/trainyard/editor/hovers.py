@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from trainyard.catalogue.skus import Sku, UnknownSku, find_sku
+from trainyard.catalogue.skus import Sku
 from trainyard.editor.cursor import Cursor, covers, cursor_at
 from trainyard.editor.symbols import Symbol, Symbols
 from trainyard.editor.workspace import EditorWorkspace
+from trainyard.lint.checks import sku_named
 from trainyard.lint.explanation import as_page
 from trainyard.lint.rules import RULES
 from trainyard.settings.step_fields import StepField
 from trainyard.settings.written_settings import keys_of_file
-from trainyard.spec.diagnostic import Diagnostic, Span, SpecError
+from trainyard.spec.diagnostic import Diagnostic, Span
 from trainyard.spec.documents import Document, Value
 from trainyard.spec.expressions import Binding
 from trainyard.spec.file_kinds import step_of_settings
@@ -37,12 +38,9 @@ def hover(
     parts = [_of_finding(each) for each in about]
     span = about[0].span if about else None
     parsed, store = workspace.read([file])
-    try:
-        document = store.peek(file)
-    except SpecError:
-        return ("\n\n---\n\n".join(parts), span) if parts else None
-    cursor = cursor_at(document, line, column)
-    if cursor is not None:
+    document = store.find(file)
+    cursor = cursor_at(document, line, column) if document is not None else None
+    if document is not None and cursor is not None:
         symbols = Symbols(parsed, store, workspace.settings(file).computes)
         field = fields_of_document(document, store).get(str(cursor.path[0])) if len(cursor.path) == 1 else None
         if field is not None:
@@ -66,7 +64,7 @@ def _of_cursor(
     file = cursor.document.file
     key = next((step for step in reversed(cursor.path) if isinstance(step, str)), "")
     if not cursor.is_key and key in SIZE_KEYS and cursor.node.is_text:
-        sku = _sku(cursor.node.text)
+        sku = sku_named(cursor.node.text)
         if sku is not None:
             return [sku_text(sku)], cursor.node.span
     symbol = symbols.at(file, line, column)
@@ -79,13 +77,6 @@ def _of_cursor(
     if symbol is not None:
         parts += _of_symbol(workspace, symbol, parsed)
     return parts, bound[1] if bound is not None else symbol.span if symbol is not None else cursor.node.span
-
-
-def _sku(name: str) -> Sku | None:
-    try:
-        return find_sku(name)
-    except UnknownSku:
-        return None
 
 
 def sku_text(sku: Sku) -> str:

@@ -28,7 +28,7 @@ from trainyard.editor.positions import Places, path_of
 from trainyard.editor.symbols import Symbol, Symbols
 from trainyard.editor.workspace import Checked, EditorWorkspace, Found
 from trainyard.project_files import is_yaml
-from trainyard.spec.diagnostic import Diagnostic, Severity, Span, SpecError
+from trainyard.spec.diagnostic import Diagnostic, Severity, Span
 
 CHECK_COMMAND = "trainyard.check"
 FIX_ALL = "source.fixAll.trainyard"
@@ -303,11 +303,9 @@ def _register_answers(server: TrainyardServer) -> None:
     @server.feature(types.TEXT_DOCUMENT_DOCUMENT_SYMBOL)
     def on_document_symbol(params: types.DocumentSymbolParams) -> list[types.DocumentSymbol]:
         file = path_of(params.text_document.uri)
+        document = server.files.read([file])[1].find(file) if file is not None else None
         # What is not YAML has no outline.
-        with contextlib.suppress(SpecError):
-            if file is not None:
-                return [_as_symbol(server, each) for each in outline_of(server.files.read([file])[1].peek(file))]
-        return []
+        return [_as_symbol(server, each) for each in outline_of(document)] if document is not None else []
 
     @server.feature(types.TEXT_DOCUMENT_DEFINITION)
     def on_definition(params: types.DefinitionParams) -> list[types.Location]:
@@ -348,8 +346,8 @@ def _register_edits(server: TrainyardServer) -> None:
         if _is_wanted(types.CodeActionKind.QuickFix, only):
             actions: list[Action] = list(edits.fixes(here, text))
             # What is not YAML has no places for comments.
-            with contextlib.suppress(SpecError):
-                actions += edits.ignore_comments(here, server.files.read([file])[1].peek(file))
+            if (document := server.files.read([file])[1].find(file)) is not None:
+                actions += edits.ignore_comments(here, document)
             offered += [_as_code_action(server, each) for each in actions]
         every = edits.all_fixes(findings, text)
         if every and _is_wanted(FIX_ALL, only):

@@ -15,9 +15,9 @@ from trainyard.editor.cursor import covers
 from trainyard.lint.checks import LintContext
 from trainyard.spec.bindings import texts_in
 from trainyard.spec.computes import Computes
-from trainyard.spec.diagnostic import Span, SpecError
+from trainyard.spec.diagnostic import Span
 from trainyard.spec.documents import Document, Node
-from trainyard.spec.expressions import Binding, ExpressionError, bindings_in
+from trainyard.spec.expressions import Binding, bindings_of_value
 from trainyard.spec.findings import DocumentStore, Findings
 from trainyard.spec.model import Job, Port
 from trainyard.spec.parsed import Parsed, ParsedCommand, ParsedPipeline, Reading, is_remote
@@ -91,10 +91,7 @@ class Symbols:
 
     def document(self, file: Path) -> Document | None:
         """Return the document of a file; None if it cannot be read."""
-        try:
-            return self._store.peek(file)
-        except SpecError:
-            return None
+        return self._store.find(file)
 
     def _of_root(self, document: Document) -> Iterator[Symbol]:
         """The name that a component gives itself, the job of a schedule, and files that the root names."""
@@ -263,8 +260,4 @@ def _own_arguments(holder: Node, document: Document) -> Iterator[Symbol]:
 
 
 def _bindings(value: Node) -> Iterator[tuple[Node, Binding]]:
-    for node in texts_in(value):
-        try:
-            yield from ((node, binding) for binding in bindings_in(node.text))
-        except ExpressionError:
-            continue
+    return ((node, binding) for node in texts_in(value) for binding in bindings_of_value(node.text))

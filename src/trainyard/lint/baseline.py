@@ -78,30 +78,29 @@ def read_baseline(file: Path) -> Baseline:
         text = read_regular(file, LARGEST_BYTES).decode()
         document = json.loads(text)
     except OSError as error:
-        raise UnusableBaseline(
-            f"baseline {file}: {(error.strerror or str(error)).lower()}. `trainyard lint --write-baseline` creates it."
-        ) from None
+        reason = (error.strerror or str(error)).lower()
+        raise _unusable(file, reason, "`trainyard lint --write-baseline` creates it.") from None
     except (ValueError, RecursionError) as error:
-        raise UnusableBaseline(f"baseline {file}: not valid JSON: {error}. {_REWRITE}") from None
+        raise _unusable(file, f"not valid JSON: {error}") from None
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         found = document.get("format") if isinstance(document, dict) else document
-        raise UnusableBaseline(
-            f"baseline {file}: unknown format {shorten(repr(found))}; expected '{FORMAT}'. {_REWRITE}"
-        )
+        raise _unusable(file, f"unknown format {shorten(repr(found))}; expected '{FORMAT}'")
     entries = document.get("findings")
     if not isinstance(entries, list):
-        raise UnusableBaseline(f"baseline {file}: 'findings' must be a list. {_REWRITE}")
+        raise _unusable(file, "'findings' must be a list")
     known = [_identity(file, number, entry) for number, entry in enumerate(entries, start=1)]
     absolute = Path(os.path.abspath(file))
     return Baseline(absolute, tuple(zip(known, _spans(absolute, text, len(known)), strict=True)))
 
 
+def _unusable(file: Path, reason: str, fix: str = _REWRITE) -> UnusableBaseline:
+    return UnusableBaseline(f"baseline {file}: {reason}. {fix}")
+
+
 def _identity(file: Path, number: int, entry: object) -> Identity:
     if not isinstance(entry, dict) or not all(isinstance(entry.get(name), str) for name in Identity._fields):
         expected = ", ".join(Identity._fields)
-        raise UnusableBaseline(
-            f"baseline {file}: finding {number} must be an object of strings: {expected}. {_REWRITE}"
-        )
+        raise _unusable(file, f"finding {number} must be an object of strings: {expected}")
     return Identity(*(entry[name] for name in Identity._fields))
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from trainyard.lint.scripts.data_reads import Read, reads_of
 from trainyard.lint.scripts.flag_readers import read_flags, with_task_flags
 from trainyard.lint.scripts.flags import ScriptFlags
+from trainyard.lint.scripts.syntax import Syntax, parse
 from trainyard.project_files import read_bytes, repository_of, yaml_files
 from trainyard.spec.computes import Computes
 from trainyard.spec.diagnostic import Diagnostic, Related, Span
@@ -134,6 +135,13 @@ class LintContext:
     def calls_of(self, command: ParsedCommand) -> list[CalledScript]:
         """The Python scripts that a command calls."""
         return self.cached(("calls", id(command)), lambda: list(called_scripts(command)))
+
+    def scripts_of(self, command: ParsedCommand) -> Iterator[tuple[CalledScript, Path, Syntax]]:
+        """The same, of those that can be read and parsed, with the file and what is in it."""
+        for called in self.calls_of(command):
+            syntax = parse(called.file) if called.file is not None else None
+            if called.file is not None and syntax is not None:
+                yield called, called.file, syntax
 
     def flags_of(self, script: Path, root: Path) -> ScriptFlags | None:
         """The flags of a script in a snapshot; None if they cannot be determined."""

@@ -43,13 +43,13 @@ def as_list(rules: Iterable[Rule]) -> str:
     """Return all rules, a line each: id, severity, name and summary."""
     listed = sorted(rules, key=lambda rule: rule.id)
     widest = max(len(rule.name) for rule in listed)
-    lines = [f"{rule.id:<6}  {_severity(rule):<8}  {rule.name:<{widest}}  {rule.summary}" for rule in listed]
+    lines = [f"{rule.id:<6}  {severity_word(rule):<8}  {rule.name:<{widest}}  {rule.summary}" for rule in listed]
     return "\n".join(lines).replace("`", "'")
 
 
 def as_text(rule: Rule) -> str:
     """Return a rule in full, for a terminal."""
-    parts = [f"{rule.id} {rule.name} ({_severity(rule)})", rule.summary, rule.why]
+    parts = [f"{rule.id} {rule.name} ({severity_word(rule)})", rule.summary, rule.why]
     for title, files in _examples(rule):
         parts.append(f"{title}:\n" + "\n".join(_indented(name, text) for name, text in files.items()))
     if _can_be_ignored(rule):
@@ -59,7 +59,7 @@ def as_text(rule: Rule) -> str:
 
 def as_page(rule: Rule) -> str:
     """Return a rule as a page in Markdown."""
-    parts = [f"# {rule.id}: {rule.name}", f"*{_severity(rule).capitalize()}.* {rule.summary}", rule.why]
+    parts = [f"# {rule.id}: {rule.name}", f"*{severity_word(rule).capitalize()}.* {rule.summary}", rule.why]
     for title, files in _examples(rule):
         parts.append(f"## {title}")
         parts += [f"{_file_line(name)}```{_language(name)}\n{text.rstrip()}\n```" for name, text in files.items()]
@@ -68,30 +68,12 @@ def as_page(rule: Rule) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def index_page(rules: Iterable[Rule]) -> str:
-    """Return the list of all rules in Markdown."""
-    lines = [
-        "# The rules of `trainyard lint`",
-        "",
-        "Written by `docs/generate_rules.py` from `src/trainyard/lint/rules/` and `src/trainyard/spec/`;",
-        "the tests run every example: the wrong one has exactly this finding, on its line, and the right one has none.",
-        "`trainyard explain AML101` prints the same text.",
-        "",
-        "An *error* makes a job fail, or do something other than what was written. Azure ML accepts a *warning*, but",
-        "it is probably a mistake. *Pedantic* rules need `--pedantic`; *local* rules apply to `trainyard run` only.",
-        "",
-        "| rule | | |",
-        "|---|---|---|",
-    ]
-    lines += [f"| [{rule.id}]({rule.id}.md) | {_severity(rule)} | {rule.summary} |" for rule in rules]
-    return "\n".join(lines) + "\n"
-
-
 def _can_be_ignored(rule: Rule) -> bool:
     return rule.id.startswith("AML") and not rule.local_run_only
 
 
-def _severity(rule: Rule) -> str:
+def severity_word(rule: Rule) -> str:
+    """Return a rule's severity in the word that lists of rules have for it."""
     if rule.pedantic:
         return "pedantic"
     return "local" if rule.local_run_only else rule.severity

@@ -233,9 +233,7 @@ class _Session:
                 return  # another file may still name it
             if YAML_SYNTAX.id in broken and self._is_template(file, self._store.text_of(file)):
                 return
-            self._store.touch(file)
-            self._started.add(file)
-            self.files.append(file)
+            self._begin(file)
             self._add(error.diagnostics)
             return
         kind = self._components.kind_of_read(file) or kind_of(document)
@@ -256,6 +254,11 @@ class _Session:
             if ignores is not None:
                 self.ignores[file] = ignores
             self._read(document, kind)
+
+    def _begin(self, file: Path) -> None:
+        self._store.touch(file)
+        self._started.add(file)
+        self.files.append(file)
 
     @contextmanager
     def _one_file(self, file: Path) -> Iterator[None]:
@@ -329,9 +332,7 @@ class _Session:
         line = template_in(text, is_yaml=is_yaml)
         if line is None:
             return False
-        self._store.touch(file)
-        self._started.add(file)
-        self.files.append(file)
+        self._begin(file)
         message = "a template that is not rendered; nothing in it was checked"
         place = Span(file, line, 1, line, 1)
         self._add([UNKNOWN_KIND.at(place, message, "Check what it is rendered to.", severity="info")])

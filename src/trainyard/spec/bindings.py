@@ -10,6 +10,7 @@ from trainyard.spec.diagnostic import Diagnostic, Related, Span
 from trainyard.spec.documents import Node, Value, shorten
 from trainyard.spec.expressions import (
     CYCLE,
+    MALFORMED_EXPRESSION,
     UNKNOWN_COMMAND_PORT,
     UNKNOWN_JOB,
     UNKNOWN_JOB_PORT,
@@ -359,6 +360,8 @@ def _bindings(node: Node, reading: Reading) -> Sequence[Binding]:
     """The bindings of a text; malformed ones are reported."""
     try:
         return bindings_in(node.text)
-    except ExpressionError:
-        reading.findings.check_expressions(reading.document, node)
+    except ExpressionError as error:
+        span = reading.document.span_within(node, error.start, error.end)
+        hint = "A binding looks like ${{parent.inputs.NAME}}, an optional part like $[[ … ]]."
+        reading.findings.add(span, MALFORMED_EXPRESSION, str(error), hint=hint)
         return ()

@@ -79,7 +79,7 @@ class Computes:
                 chain = list(profile_chain(file.parent, file.stem, self.store.peek))
             except SpecError:
                 continue
-            cluster, size = (next(filter(None, (_text(d.root, key) for d in chain)), "") for key in ("cluster", "sku"))
+            cluster, size = (next(filter(None, (d.root.text_of(key) for d in chain)), "") for key in ("cluster", "sku"))
             if cluster and size:
                 sizes.setdefault(cluster, set()).add(size)
         for cluster, known in sizes.items():
@@ -90,11 +90,8 @@ class Computes:
         for place in (folder / "compute", folder / "computes", folder):
             # A folder itself may hold anything: of its files only those are looked at that were read anyway.
             for file in _yaml_files(place) if place != folder else self._read_by_folder.get(folder, ()):
-                try:
-                    document = self.store.peek(file)
-                except SpecError:
-                    continue
-                if kind_of(document) == "compute":
+                document = self.store.find(file)
+                if document is not None and kind_of(document) == "compute":
                     yield from _compute_of(document)
 
     @cached_property
@@ -106,11 +103,11 @@ class Computes:
 
 
 def _compute_of(document: Document) -> Iterator[Compute]:
-    name, size = _text(document.root, "name"), _text(document.root, "size")
+    name, size = document.root.text_of("name"), document.root.text_of("size")
     most = document.root.get("max_instances")
     if name and size:
         max_instances = most.data if most is not None and type(most.data) is int else None
-        yield Compute(name, size, _text(document.root, "tier").lower(), max_instances, document.root.key_span("size"))
+        yield Compute(name, size, document.root.word("tier"), max_instances, document.root.key_span("size"))
 
 
 def _clusters_of(root: Node) -> Iterator[str]:
@@ -125,11 +122,6 @@ def _clusters_of(root: Node) -> Iterator[str]:
 
 def _yaml_files(folder: Path) -> list[Path]:
     return [folder / name for name in names_in(folder) if name.endswith((".yaml", ".yml"))]
-
-
-def _text(node: Node, key: str) -> str:
-    found = node.get(key)
-    return found.text if found is not None and not isinstance(found.data, (dict, list)) else ""
 
 
 def profile_chain(folder: Path, name: str, read: Callable[[Path], Document]) -> Iterator[Document]:

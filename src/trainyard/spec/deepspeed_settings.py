@@ -18,7 +18,7 @@ from trainyard.settings.deepspeed_configuration import (
     value_of_configured,
 )
 from trainyard.settings.step_fields import StepField
-from trainyard.spec.diagnostic import Span, SpecError
+from trainyard.spec.diagnostic import Span
 from trainyard.spec.documents import Document, Value, parse_document
 from trainyard.spec.resolved import Known, Resolved, Unknown
 
@@ -53,14 +53,18 @@ class DeepSpeedFile:
         return Known(value, Value(value, span, in_json(configured.value)), key)
 
 
+def read_json(file: Path) -> tuple[Any, Document]:
+    """Read a JSON file, with where each value is. Raises OSError, RecursionError, or ValueError for anything else."""
+    text = read_text(file, encoding="utf-8-sig")
+    # JSON is YAML, except for tabs between its tokens.
+    return json.loads(text), parse_document(file, text.replace("\t", " "))
+
+
 def read_deepspeed_file(file: Path) -> DeepSpeedFile | None:
     """Read a configuration; None if there is none, or it is not a JSON object."""
     try:
-        text = read_text(file, encoding="utf-8-sig")
-        data = json.loads(text)
-        # JSON is YAML, except for tabs between its tokens.
-        document = parse_document(file, text.replace("\t", " "))
-    except (OSError, ValueError, RecursionError, SpecError):
+        data, document = read_json(file)
+    except (OSError, ValueError, RecursionError):
         return None
     if not isinstance(data, dict):
         return None

@@ -156,6 +156,8 @@ def _kind_without_type(root: Node, type_text: str) -> Kind | None:
         return "other_job"
     if type_text == "import" and keys >= {"source", "output"} and root.find("source", "type") is not None:
         return "other_job"
+    if type_text in ("conda", "environment") and "name" in keys and ("conda_file" in keys or _names_software(root)):
+        return "environment"
     if "jobs" in keys and (type_text or "on" not in keys) and _holds_azure_jobs(root):
         return "pipeline"
     if "command" in keys and ("environment" in keys or (type_text and "code" in keys)):

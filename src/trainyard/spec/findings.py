@@ -19,7 +19,6 @@ from trainyard.spec.documents import (
     require_mapping,
     says_azureml,
 )
-from trainyard.spec.expressions import MALFORMED_EXPRESSION, ExpressionError, bindings_in
 from trainyard.spec.literals import LiteralError, typed_literal, whole_number, yaml_trap
 from trainyard.spec.model import Port
 from trainyard.spec.rule import Rule
@@ -65,6 +64,12 @@ class DocumentStore:
         if isinstance(known, SpecError):
             raise known
         return known
+
+    def find(self, file: Path) -> Document | None:
+        """The same; None for a file that cannot be read, which is reported where it is named."""
+        with contextlib.suppress(SpecError):
+            return self.peek(file)
+        return None
 
     def roots(self) -> Iterator[Node]:
         """The mappings of all files that were read."""
@@ -199,19 +204,8 @@ class Findings:
         try:
             typed_literal(value, port)
         except LiteralError as error:
-            declared = [Related(port.key_span, f"'{port.name}' is declared here")] if declared_elsewhere else []
+            declared = [port.declared] if declared_elsewhere else []
             self.add(value.span, error.rule, str(error), hint=error.hint, related=(*bound_at, *declared))
-
-    def check_expressions(self, document: Document, node: Node) -> None:
-        """Report a string whose `${{…}}` or `$[[…]]` are malformed."""
-        if not node.is_text:
-            return
-        try:
-            bindings_in(node.data)
-        except ExpressionError as error:
-            span = document.span_within(node, error.start, error.end)
-            hint = "A binding looks like ${{parent.inputs.NAME}}, an optional part like $[[ … ]]."
-            self.add(span, MALFORMED_EXPRESSION, str(error), hint=hint)
 
     def errors(self) -> list[Diagnostic]:
         """What was found, without repetitions of the same rule at the same place."""

@@ -13,11 +13,10 @@ from trainyard.project_files import is_within_root
 from trainyard.settings.suggestions import close_match, did_you_mean
 from trainyard.spec.bindings import check_command
 from trainyard.spec.components import read_distribution, read_environment, read_resources
-from trainyard.spec.diagnostic import Span
 from trainyard.spec.documents import Node, Value
-from trainyard.spec.expressions import UNKNOWN_COMMAND_PORT, ExpressionError, bindings_in
+from trainyard.spec.expressions import UNKNOWN_COMMAND_PORT, bindings_of_value
 from trainyard.spec.literals import whole_number
-from trainyard.spec.model import Component, Parallel, Port, Spark, Sweep
+from trainyard.spec.model import Component, Parallel, Port, Spark, Sweep, Task
 from trainyard.spec.parsed import CODE_NOT_FOUND, SCRIPT_NOT_FOUND, Reading, is_code_of_this_machine, is_remote
 
 # https://learn.microsoft.com/azure/machine-learning/reference-yaml-job-sweep: without a limit there are 1,000 trials;
@@ -52,22 +51,47 @@ def read_sweep(node: Node, trial: Component) -> Component:
     return trial._replace(inputs={n: port for n, port in trial.inputs.items() if n not in drawn}, task=sweep)
 
 
-def read_parallel(
+def read_step(
+    kind: str,
     node: Node,
     inputs: dict[str, Port],
     outputs: dict[str, Port],
     reading: Reading,
-    *,
     name: str,
     own: Node | None = None,
 ) -> Component | None:
-    """A parallel component, or an inline parallel job; `own` are keys of a job, which replace its component's."""
-    task = node.get("task")
-    if task is None or task.get("entry_script") is None:
-        return None
+    """A parallel or Spark component, or an inline job; None for other kinds, and without a script.
 
+    `own` are keys of a job: of a parallel one, they replace its component's; Spark's configuration is added to it.
+    """
+    own = own or node
+    holder = node
+    task: Task | None = _spark(node, own) if kind == "spark" else None
+    written, resources = node.get("args"), own if own.get("resources") is not None else node
+    if kind == "parallel" and (step := node.get("task")) is not None and step.get("entry_script") is not None:
+        holder, resources, task = step, node, _parallel(node, step, own)
+        written = step.get("program_arguments") or step.get("args")
+    if task is None:
+        return None
+    return Component(
+        name=node.text_of("name") or name,
+        file=reading.file,
+        span=node.span,
+        command=written.value if written is not None and written.is_text else Value("", node.span),
+        inputs=inputs,
+        outputs=outputs,
+        code=_folder(holder, reading),
+        # Azure ML's client adds an image to Spark's where there is none.
+        environment=read_environment(holder.get("environment"), reading, needs_image=kind != "spark"),
+        resources=read_resources(resources, reading, may_take_all=kind == "parallel"),
+        is_deterministic=reading.findings.boolean(node, "is_deterministic", default=True),
+        task=task,
+    )
+
+
+def _parallel(node: Node, task: Node, own: Node) -> Parallel:
     def holder(key: str) -> Node:
-        return own if own is not None and own.get(key) is not None else node
+        return own if own.get(key) is not None else node
 
     def setting(key: str) -> Value | None:
         found = holder(key).get(key)
@@ -78,7 +102,7 @@ def read_parallel(
 
     append_to, keys = task.find_text("append_row_to"), holder("partition_keys").get("partition_keys")
     retries = holder("retry_settings")
-    parallel = Parallel(
+    return Parallel(
         entry_script=task.text_of("entry_script"),
         input_data=setting("input_data") or Value("", node.span),
         mini_batch_size=setting("mini_batch_size"),
@@ -90,57 +114,13 @@ def read_parallel(
         timeout_seconds=_number(retries, "retry_settings", "timeout", default=_DEFAULT_TIMEOUT_SECONDS),
         max_concurrency_per_instance=setting("max_concurrency_per_instance"),
     )
-    return Component(
-        name=node.text_of("name") or name,
-        file=reading.file,
-        span=node.span,
-        command=_arguments(task.get("program_arguments") or task.get("args"), node.span),
-        inputs=inputs,
-        outputs=outputs,
-        code=_folder(task, reading),
-        environment=read_environment(task.get("environment"), reading),
-        resources=read_resources(node, reading, may_take_all=True),
-        is_deterministic=reading.findings.boolean(node, "is_deterministic", default=True),
-        task=parallel,
-    )
 
 
-def read_spark(
-    node: Node,
-    inputs: dict[str, Port],
-    outputs: dict[str, Port],
-    reading: Reading,
-    *,
-    name: str,
-    own: Node | None = None,
-) -> Component | None:
-    """A Spark component or job; `own` are keys of a job, whose configuration is added to its component's."""
+def _spark(node: Node, own: Node) -> Spark | None:
     entry = node.find_text("entry", "file")
-    if entry is None:
-        return None
-    own = own or node
-    conf = node.entries_of("conf") | own.entries_of("conf")
-    return Component(
-        name=node.text_of("name") or name,
-        file=reading.file,
-        span=node.span,
-        command=_arguments(node.get("args"), node.span),
-        inputs=inputs,
-        outputs=outputs,
-        code=_folder(node, reading),
-        # Azure ML's client adds an image where there is none.
-        environment=read_environment(node.get("environment"), reading, needs_image=False),
-        resources=read_resources(own if own.get("resources") is not None else node, reading),
-        is_deterministic=reading.findings.boolean(node, "is_deterministic", default=True),
-        task=Spark(
-            entry_file=entry.text,
-            conf={key: each.value.text for key, each in conf.items()},
-            py_files=_texts(node, "py_files"),
-            files=_texts(node, "files"),
-            jars=_texts(node, "jars"),
-            archives=_texts(node, "archives"),
-        ),
-    )
+    conf = {key: each.value.text for key, each in (node.entries_of("conf") | own.entries_of("conf")).items()}
+    files = {key: _texts(node, key) for key in ("py_files", "files", "jars", "archives")}
+    return Spark(entry.text, conf, **files) if entry is not None else None
 
 
 def with_own_settings(component: Component, node: Node, reading: Reading) -> Component:
@@ -149,10 +129,6 @@ def with_own_settings(component: Component, node: Node, reading: Reading) -> Com
         distribution=read_distribution(node, reading) or component.distribution,
         resources=read_resources(node, reading, may_take_all=True) or component.resources,
     )
-
-
-def _arguments(node: Node | None, span: Span) -> Value:
-    return node.value if node is not None and node.is_text else Value("", span)
 
 
 def _folder(node: Node, reading: Reading) -> Path | None:
@@ -244,11 +220,7 @@ def check_search_space(trial: Node, sweep: Node, reading: Reading) -> None:
     command, space = trial.find_text("command"), sweep.get("search_space")
     if command is None or space is None or not space.is_mapping:
         return
-    try:
-        bindings = bindings_in(command.text)
-    except ExpressionError:
-        return
-    for binding in bindings:
+    for binding in bindings_of_value(command.text):
         name = ".".join(binding.path[1:])
         if binding.path[0] == "search_space" and name not in space.entries:
             span = reading.document.span_within(command, *binding.part_offsets(min(1, len(binding.path) - 1)))

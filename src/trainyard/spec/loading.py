@@ -13,6 +13,7 @@ from trainyard.spec.findings import DocumentStore, Findings
 from trainyard.spec.model import Component, Pipeline
 from trainyard.spec.parsed import DATA_NOT_FOUND, NOT_SEEN_OFFLINE, Reading
 from trainyard.spec.pipelines import ComponentCache, read_pipeline, read_standalone_job
+from trainyard.spec.ports import RUN_OUTPUT_NOT_FOUND
 from trainyard.spec.rules import (
     BAD_ASSET_NAME,
     BAD_TEXT,
@@ -113,7 +114,7 @@ def _wrong_kind(document: Document, found: Kind | None, wanted: Kind) -> Diagnos
 
 # A string that YAML misread is worth a word from the linter; what is sent is clear enough to run. Data that is not
 # there may still be given from outside (`run --set inputs.X=PATH`); whoever needs it says that it is missing.
-_TOLERATED = frozenset({YAML_TRAP.id, DATA_NOT_FOUND.id})
+_TOLERATED = frozenset({YAML_TRAP.id, DATA_NOT_FOUND.id, RUN_OUTPUT_NOT_FOUND.id})
 _NOT_HERE = frozenset({NOT_SEEN_OFFLINE.id, NOT_RUN_LOCALLY.id})
 
 

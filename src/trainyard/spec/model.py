@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Literal, NamedTuple
 
-from trainyard.spec.diagnostic import Span
+from trainyard.spec.diagnostic import Related, Span
 from trainyard.spec.documents import Node, Value
 
 PARAMETER_TYPES = ("string", "integer", "number", "boolean")
@@ -44,6 +44,11 @@ class Port(NamedTuple):
     def is_parameter(self) -> bool:
         """Whether this carries a literal rather than files."""
         return self.type in PARAMETER_TYPES
+
+    @property
+    def declared(self) -> Related:
+        """Where this is declared, for findings about its values."""
+        return Related(self.key_span, f"'{self.name}' is declared here")
 
 
 class Environment(NamedTuple):

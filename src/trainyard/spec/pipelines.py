@@ -18,8 +18,7 @@ from trainyard.spec.job_types import (
     check_arguments,
     check_files,
     check_search_space,
-    read_parallel,
-    read_spark,
+    read_step,
     read_sweep,
     with_own_settings,
 )
@@ -125,24 +124,7 @@ def read_any_component(node: Node, reading: Reading, cache: ComponentCache, *, n
     outputs = component_ports(node.get("outputs"), reading)
     check_files(node, reading)
     check_arguments(node, inputs, outputs, reading)
-    return OtherComponent(inputs, outputs, _code_of_kind(kind, node, inputs, outputs, reading, name))
-
-
-def _code_of_kind(
-    kind: str,
-    node: Node,
-    inputs: dict[str, Port],
-    outputs: dict[str, Port],
-    reading: Reading,
-    name: str,
-    own: Node | None = None,
-) -> Component | None:
-    """What a parallel or Spark job runs; `own` is the job itself where `node` is its component."""
-    if kind == "parallel":
-        return read_parallel(node, inputs, outputs, reading, name=name, own=own)
-    if kind == "spark":
-        return read_spark(node, inputs, outputs, reading, name=name, own=own)
-    return None
+    return OtherComponent(inputs, outputs, read_step(kind, node, inputs, outputs, reading, name))
 
 
 def read_pipeline(node: Node, reading: Reading, cache: ComponentCache) -> Pipeline:
@@ -416,7 +398,7 @@ def _component_of_other_kind(
         # The job's own settings are in place of the component's.
         its_reading, runs = reading.of(reading.store.read_mapping(file)), found.runs
         body = its_reading.document.root
-        return found._replace(runs=_code_of_kind(kind, body, runs.inputs, runs.outputs, its_reading, runs.name, node))
+        return found._replace(runs=read_step(kind, body, runs.inputs, runs.outputs, its_reading, runs.name, node))
     if isinstance(found, Component) and kind in ("parallel", "spark", "pipeline"):
         _note_other_kind(name, node, component, "a command component", reading)
     return found
@@ -471,7 +453,7 @@ def _own_script(name: str, node: Node, kind: str, reading: Reading) -> OtherComp
     if kind in ("parallel", "spark"):
         check_files(node, reading)
         check_arguments(node, inputs, outputs, reading)
-        return OtherComponent(None, outputs, _code_of_kind(kind, node, _without_values(inputs), outputs, reading, name))
+        return OtherComponent(None, outputs, read_step(kind, node, _without_values(inputs), outputs, reading, name))
     return OtherComponent(None, outputs) if kind == "automl" and node.get("outputs") is not None else None
 
 
@@ -545,11 +527,13 @@ def _component_in_file(component: Node, reading: Reading, cache: ComponentCache)
 
 
 def _note_ignored(job: Node, component: AnyComponent | None, reading: Reading) -> None:
-    """Report keys beside `component` that have no effect; repeating its environment does no harm."""
+    """Report keys beside `component` that have no effect; repeating its own does no harm."""
     own = component.environment if isinstance(component, Component) else None
     for key in _IGNORED_BESIDE_COMPONENT:
-        node = job.get(key)
-        if node is None or (key == "environment" and own is not None and node.is_text and node.text == own.reference):
+        node, repeated = job.get(key), job.find("component", key)
+        if node is None or (repeated is not None and repeated.data == node.data):
+            continue  # as the client writes a job out
+        if key == "environment" and own is not None and node.is_text and node.text == own.reference:
             continue
         message = f"'{key}' beside 'component' is ignored: the component's own is used"
         hint = f"Remove '{key}', or change it in the component."

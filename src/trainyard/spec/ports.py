@@ -2,14 +2,37 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
+from trainyard.project_files import text_or_empty, yaml_files
 from trainyard.spec.diagnostic import Related, Span
 from trainyard.spec.documents import Entry, Node
 from trainyard.spec.model import PARAMETER_TYPES, PORT_TYPES, Port
-from trainyard.spec.parsed import DATA_NOT_FOUND, Reading, is_address
+from trainyard.spec.parsed import DATA_NOT_FOUND, Reading, is_address, is_there
+from trainyard.spec.rule import Rule
 from trainyard.spec.rules import NAME_CLASH, RESERVED_NAME
+
+RUN_OUTPUT_NOT_FOUND = Rule("AML424", "run-output-not-found", "info").explained(
+    summary="An input is what a local run leaves, and there is no such run on this machine.",
+    why="`.trainyard/runs/NAME/jobs/JOB/outputs/` is written by `trainyard run FILE --name NAME`, for a FILE with that "
+    "job. Until then a run of this file ends before its first job. The hint names the pipeline beside this one that "
+    "has the job.",
+    example="""\
+=== pipelines/tune.yaml
+@pipeline azureml:train:1
+    inputs:
+      model: {type: uri_folder, path: ‸‹../.trainyard/runs/base/jobs/fit/outputs/model⇒azureml:model:1›}
+=== pipelines/fit.yaml
+type: pipeline
+settings: {default_compute: azureml:cpus}
+jobs:
+  fit:
+    component: azureml:fit:1
+""",
+)
 
 DEFAULT_PORT_TYPE = "uri_folder"
 # Of a port whose type is missing or mistyped: it is declared all the same, and no literal is held against it.
@@ -19,6 +42,8 @@ _LEGACY_TYPES = {"path": DEFAULT_PORT_TYPE}
 # Azure ML sets each output's path as an environment variable of the output's bare name, and so refuses these in any
 # case: https://learn.microsoft.com/azure/machine-learning/reference-yaml-component-command
 _RESERVED_OUTPUT_NAMES = frozenset({"path", "home", "user", "pwd", "shell", "logname", "ld_library_path"})
+_OUTPUT_OF_RUN = re.compile(r"(?P<root>.*)/\.trainyard/runs/(?P<name>[^/]+)/jobs/(?P<job>[^/]+)/outputs/")
+_RENDERED_ASIDE = re.compile(r"/\.trainyard/rendered/([^/]+)/")
 _TYPE_BY_CLASS: dict[type, str] = {str: "string", int: "integer", float: "number", bool: "boolean"}
 
 
@@ -138,8 +163,20 @@ def job_ports(node: Node, reading: Reading) -> tuple[dict[str, Port], dict[str, 
 def check_input_path(node: Node, reading: Reading, what: str = "the data of this input") -> None:
     """Report a local `path:` that does not exist. With ':' or '@' the client takes it for an address or an asset."""
     path = node.find_text("path")
-    if path is not None and path.text and not is_address(path.text) and not set(path.text) & set(":@"):
+    if path is None or not path.text or is_address(path.text) or set(path.text) & set(":@"):
+        return
+    run = _OUTPUT_OF_RUN.match(reading.path(path.text).as_posix())
+    if run is None or is_there(reading.path(path.text), folder=None):
         reading.existing(path, DATA_NOT_FOUND, what)
+        return
+    root, name, job = Path(run["root"]), run["name"], run["job"]
+    files = [file for file in yaml_files(root / "pipelines") if f"\n  {job}:\n" in text_or_empty(file)]
+    pipeline = files[0].relative_to(root).as_posix() if files else "FILE"
+    aside = _RENDERED_ASIDE.search(reading.file.as_posix())
+    profile = f" --profile {aside[1]}" if aside is not None else ""
+    message = f"there is no run '{name}' on this machine, whose job '{job}' leaves this"
+    hint = f"`trainyard run {pipeline}{profile} --name {name}` makes it."
+    reading.findings.add(path.span, RUN_OUTPUT_NOT_FOUND, message, hint)
 
 
 def _check_own_limits(port: Port, reading: Reading) -> None:

@@ -149,4 +149,4 @@ def wrong_value(
 
 def _bound_at(port: Port, value: Value, written: Value) -> tuple[Related, ...]:
     bound = (Related(value.span, f"it is passed to '{port.name}' here"),) if value.span != written.span else ()
-    return (*bound, Related(port.key_span, f"'{port.name}' is declared here"))
+    return (*bound, port.declared)

@@ -155,7 +155,7 @@ def _holder(schema: dict[str, Any], schema_path: list[str | int]) -> dict[str, A
 def _unknown_key(
     key: str, path: list[str | int], holder: Mapping[str, Any], document: Document, kind: Kind, *, with_hint: bool
 ) -> Diagnostic:
-    known = list(holder.get("properties", {})) if with_hint else []
+    known = _writable(holder) if with_hint else []
     if not path:
         where, fate = "here", _FATE_AT_ROOT.get(kind, _FATE_ELSEWHERE)
     elif len(path) == 2 and path[0] == "jobs":
@@ -172,10 +172,10 @@ def _unknown_key(
     elif not path and kind == "component" and key in _KEYS_OF_JOBS:
         fate, severity = "Azure ML ignores it: the job that uses the component sets it", "warning"
     elif not path and kind in ("component", "pipeline_component"):
-        severity = "warning" if only_close(key, _writable(known)) is None else "error"
+        severity = "warning" if only_close(key, known) is None else "error"
     elif path[-1:] == ["settings"] and kind in ("pipeline", "schedule"):
         fate = _FATE_IN_SETTINGS
-        severity = "warning" if kind == "schedule" or only_close(key, _writable(known)) is None else "error"
+        severity = "warning" if kind == "schedule" or only_close(key, known) is None else "error"
     elif path[-1:] in (["task"], ["retry_settings"]) and kind in (
         "pipeline",
         "pipeline_component",
@@ -188,9 +188,11 @@ def _unknown_key(
     # A key that is present already is not what was meant, unless that is to be replaced.
     entries = document.node_at(path).entries
     replaces = entries[key].key.file == COMMAND_LINE
-    free = [name for name in _writable(known) if replaces or name not in entries]
+    free = [name for name in known if replaces or name not in entries]
     if not hint and kind == "compute" and key in _TIER_WORDS and "tier" in free:
         hint = "Write `tier: low_priority`, or `tier: dedicated`."
+    if kind == "environment" and key == "type":
+        hint = "Remove it: `image`, `build` and `conda_file` say what an environment is."
     hint = hint or did_you_mean(key, free)
     meant = only_close(key, free)
     span = document.key_span([*path, key])
@@ -205,25 +207,6 @@ def _is_parameter_output(path: list[str | int], document: Document, kind: Kind) 
     return stated is not None and stated.text in PARAMETER_TYPES
 
 
-# Azure ML writes these keys into files that it exports; nobody means them when misspelling a key.
-_READ_ONLY = frozenset(
-    {
-        "id",
-        "creation_context",
-        "latest_version",
-        "auto_delete_setting",
-        "intellectual_property",
-        "status",
-        "log_files",
-        "parameters",
-        "provisioning_errors",
-        "created_on",
-        "provisioning_state",
-        "$schema",
-    }
-)
-
-
 # What other tools call the tier of a cluster.
 _TIER_WORDS = frozenset({"priority", "vm_priority"})
 
@@ -233,8 +216,10 @@ _KEYS_OF_JOBS = frozenset(
 )
 
 
-def _writable(keys: list[str]) -> list[str]:
-    return [key for key in keys if key not in _READ_ONLY]
+def _writable(holder: Mapping[str, Any]) -> list[str]:
+    """Return the keys that people write: not those that Azure ML adds to the files that it exports."""
+    keys = holder.get("properties", {}).items()
+    return [key for key, schema in keys if key != "$schema" and not schema.get("readOnly")]
 
 
 def _missing_key(key: str, path: list[str | int], holder: Mapping[str, Any], document: Document) -> Diagnostic:
@@ -254,7 +239,7 @@ def _missing_key(key: str, path: list[str | int], holder: Mapping[str, Any], doc
 
 def _typos_for(missing: list[str], node: Node, holder: Mapping[str, Any]) -> tuple[Related, ...]:
     """Return the unknown keys of a mapping that probably stand for a missing one."""
-    known = _writable(list(holder.get("properties", {})))
+    known = _writable(holder)
     return tuple(
         Related(entry.key.span, f"'{shorten(name)}' is probably meant to be that")
         for name, entry in islice(node.entries.items(), _MOST_HINTS)

@@ -16,7 +16,7 @@ from trainyard.spec.diagnostic import Span
 from trainyard.spec.documents import Document, Node
 from trainyard.spec.expressions import name_bound
 from trainyard.spec.model import AnyComponent, Port, code_of
-from trainyard.spec.parsed import ParsedCommand
+from trainyard.spec.parsed import ParsedCommand, is_there
 from trainyard.spec.shell_lexer import Word, simple_commands
 
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
@@ -201,7 +201,7 @@ def called_scripts(command: ParsedCommand) -> Iterator[CalledScript]:
             path = call.script.text.replace(".", "/")
             names = (f"{path}.py", f"{path}/__main__.py") if call.is_module else (call.script.text,)
             files = (folder / name for folder in roots for name in names)
-            script = next((file for file in files if _is_file(file)), None)
+            script = next((file for file in files if is_there(file, folder=False)), None)
             yield CalledScript(call, root, script, text, command.reading.document, component.inputs, includes)
 
 
@@ -211,15 +211,8 @@ def _unpacked(command: str, root: Path) -> tuple[Path, ...]:
     That the archive is the installed version's, `trainyard render --check` tells.
     """
     archive = archive_on_path(command)
-    is_ours = archive is not None and archive.text == STEP_ARCHIVE and _is_file(root / archive.text)
+    is_ours = archive is not None and archive.text == STEP_ARCHIVE and is_there(root / archive.text, folder=False)
     return (PACKAGE,) if is_ours else ()
-
-
-def _is_file(file: Path) -> bool:
-    try:
-        return os.path.isfile(file)
-    except (OSError, ValueError):
-        return False
 
 
 _STEP = re.compile(r"(?:.*/)?trainyard[./]steps[./](\w+?)(?:\.py)?")

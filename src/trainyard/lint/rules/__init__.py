@@ -9,7 +9,7 @@ from importlib import import_module
 from trainyard.spec.rule import Rule
 
 # What readers report, a part of them beside what they are about.
-_OF_SPEC = ("expressions", "literals", "parsed", "rules", "step_settings", "training_settings")
+_OF_SPEC = ("expressions", "literals", "parsed", "ports", "rules", "step_settings", "training_settings")
 
 
 def _declared() -> Iterator[Rule]:

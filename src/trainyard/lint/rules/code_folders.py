@@ -14,7 +14,7 @@ from trainyard.settings.suggestions import close_match, closest, only_close
 from trainyard.spec.diagnostic import Diagnostic, Related
 from trainyard.spec.documents import Node
 from trainyard.spec.job_types import python_files
-from trainyard.spec.parsed import SCRIPT_NOT_FOUND, ParsedCommand
+from trainyard.spec.parsed import SCRIPT_NOT_FOUND, ParsedCommand, is_there
 from trainyard.spec.rule import Rule
 from trainyard.spec.rules import NAME_CLASH
 from trainyard.spec.shell_lexer import Word, simple_commands
@@ -54,7 +54,7 @@ def _file_not_in_code(command: ParsedCommand, context: LintContext) -> Iterator[
         return
     roots = (code, *(include.parent for include in command.component.additional_includes))
     archive = archive_on_path(command.text)
-    if archive is not None and not any(_exists(root / archive.text, is_folder=False) for root in roots):
+    if archive is not None and not any(is_there(root / archive.text, folder=False) for root in roots):
         message = f"the code folder '{code.name}' contains no file '{archive.text}'"
         hint = "`trainyard render` writes it." if archive.text == STEP_ARCHIVE else ""
         yield FILE_NOT_IN_CODE.at(command.span(archive.start, archive.end), message, hint)
@@ -64,12 +64,12 @@ def _file_not_in_code(command: ParsedCommand, context: LintContext) -> Iterator[
             continue
         is_folder = rest[0].text == "cd"
         for word in _named(rest):
-            if not _is_relative(word) or any(_exists(root / word.text, is_folder=is_folder) for root in roots):
+            if not _is_relative(word) or any(is_there(root / word.text, is_folder) for root in roots):
                 continue
             kind = "folder" if is_folder else "file"
             message = f"the code folder '{code.name}' contains no {kind} '{word.text}'"
-            siblings = _siblings(code / word.text)
-            hint = close_match(os.path.basename(os.path.normpath(word.text)), siblings)
+            named = code / word.text
+            hint = close_match(named.name, names_in(named.parent))
             yield FILE_NOT_IN_CODE.at(command.span(word.start, word.end), message, hint)
         if _program(rest) not in _HARMLESS:
             return
@@ -104,20 +104,6 @@ def _is_relative(word: Word) -> bool:
         and not word.text.startswith(("/", "~", "-", ".."))
         and not set(word.text) & set("*?[]{}")
     )
-
-
-def _exists(path: Path, *, is_folder: bool) -> bool:
-    try:
-        return os.path.isdir(path) if is_folder else os.path.isfile(path)
-    except (OSError, ValueError):
-        return True
-
-
-def _siblings(path: Path) -> list[str]:
-    try:
-        return sorted(os.listdir(path.parent))
-    except (OSError, ValueError):
-        return []
 
 
 @check("command")

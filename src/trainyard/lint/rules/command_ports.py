@@ -105,14 +105,12 @@ inputs:
 @check("command")
 def _optional_input_outside(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
     for binding in _parts_of_component(command):
-        if not isinstance(binding, Binding) or binding.path[0] != "inputs":
-            continue
-        port = command.component.inputs.get(".".join(binding.path[1:]))
-        if port is not None and port.optional and port.default is None:
+        name = binding.name_in("inputs") if isinstance(binding, Binding) else None
+        port = command.component.inputs.get(name or "")
+        if isinstance(binding, Binding) and port is not None and port.optional and port.default is None:
             message = f"'{port.name}' is optional and has no default, so it may only be used inside $[[ … ]]"
-            related = [Related(port.key_span, f"'{port.name}' is declared here")]
             hint = f"Write $[[ --FLAG {binding.text} ]]."
-            yield OPTIONAL_INPUT_OUTSIDE.at(command.span(binding.start, binding.end), message, hint, related)
+            yield OPTIONAL_INPUT_OUTSIDE.at(command.span(binding.start, binding.end), message, hint, [port.declared])
 
 
 REQUIRED_INPUT_INSIDE = Rule("AML210", "required-input-inside", "warning").explained(
@@ -138,7 +136,7 @@ def _required_input_inside(command: ParsedCommand, context: LintContext) -> Iter
             continue
         if all(name in inputs and not inputs[name].optional for name in names):
             message = f"this part is never omitted: '{names[0]}' is not optional"
-            related = [Related(inputs[names[0]].key_span, f"'{names[0]}' is declared here")]
+            related = [inputs[names[0]].declared]
             hint = "Declare it `optional: true`, or remove $[[ and ]]."
             yield REQUIRED_INPUT_INSIDE.at(command.span(part.start, part.start + 3), message, hint, related)
 

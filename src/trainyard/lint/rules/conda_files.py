@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,7 +11,7 @@ from typing import NamedTuple
 from trainyard.catalogue.python_packages import is_known_package, known_packages, package_name
 from trainyard.lint.checks import LintContext, LintedFile, check, known_words
 from trainyard.settings.suggestions import one_slip_from, only_close
-from trainyard.spec.diagnostic import Diagnostic, Related, Severity, SpecError
+from trainyard.spec.diagnostic import Diagnostic, Related, Severity
 from trainyard.spec.documents import Node, describe, shorten
 from trainyard.spec.findings import DocumentStore
 from trainyard.spec.rule import Rule
@@ -39,6 +38,14 @@ _LONG_NAME = 8
 _JOINED_LINES = re.compile(r"\s*[A-Za-z][\w.-]*(?: - \S.*)+", re.DOTALL)
 _CONDA_KEYS = ("name", "channels", "dependencies", "prefix", "variables", "platforms", "category")
 _PIN = re.compile(r"\s*([A-Za-z][\w.-]*)(?:\[[\w,. -]*\])?\s*==?=?\s*([0-9]+(?:\.[0-9]+)*)\S*\s*$")
+_ENVIRONMENT = """\
+type: command
+name: train
+command: python train.py
+environment:
+  image: mcr.microsoft.com/azureml/openmpi5.0-ubuntu24.04
+  conda_file:
+"""
 
 
 class _Pin(NamedTuple):
@@ -53,13 +60,8 @@ PINS_CONFLICT = Rule("AML416", "pins-conflict", "error", is_let_pass=True).expla
     summary="Packages cannot be installed: together, on the environment's Python, or as they are written.",
     why="The image is built at the first job, for ten minutes, before it fails. Each torch has one torchvision, and "
     "wheels for some versions of Python.",
-    example="""\
-type: command
-name: train
-command: python train.py
-environment:
-  image: mcr.microsoft.com/azureml/openmpi5.0-ubuntu24.04
-  conda_file:
+    example=_ENVIRONMENT
+    + """\
     channels: [conda-forge]
     dependencies:
       - python=3.11
@@ -252,13 +254,8 @@ CONDA_CHANNELS = Rule("AML417", "conda-channels", "warning").explained(
     why="Conda takes a package from the first channel that has it. Images are built on machines without GPUs, for "
     "which `defaults` and `conda-forge` have a pytorch without CUDA: the training runs, on the CPU. `pytorch-cuda` is "
     "in the channel `pytorch`, and needs `nvidia`.",
-    example="""\
-type: command
-name: train
-command: python train.py
-environment:
-  image: mcr.microsoft.com/azureml/openmpi5.0-ubuntu24.04
-  conda_file:
+    example=_ENVIRONMENT
+    + """\
     channels: [‹⇒pytorch, ›conda-forge‹, ‸pytorch⇒›]
     dependencies: [python=3.10, pytorch=2.4.1]
 """,
@@ -331,12 +328,10 @@ class CondaPackage(NamedTuple):
 def conda_of(environment: Node | None, file: Path, store: DocumentStore) -> Node | None:
     """The keys of an environment's conda file, in place or from the file that it names; None if it has none."""
     conda = environment.get("conda_file") if environment is not None and environment.is_mapping else None
-    if conda is None or conda.is_mapping:
+    if conda is None or not conda.is_text:
         return conda
-    if conda.is_text:
-        with contextlib.suppress(SpecError):  # reported where it is named
-            return store.peek(Path(os.path.normpath(file.parent / conda.text))).root
-    return None
+    document = store.find(Path(os.path.normpath(file.parent / conda.text)))
+    return document.root if document is not None else None
 
 
 def packages_of(conda: Node) -> Iterator[CondaPackage]:

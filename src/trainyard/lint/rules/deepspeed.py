@@ -13,12 +13,13 @@ from typing import NamedTuple
 
 from trainyard.lint.checks import LintContext, check, known_words
 from trainyard.lint.placements import Placement
-from trainyard.project_files import names_in, read_text
+from trainyard.project_files import names_in
 from trainyard.settings.deepspeed_configuration import is_same, refusals
 from trainyard.settings.suggestions import closest, did_you_mean, only_close
-from trainyard.spec.diagnostic import Diagnostic, Related, Span, SpecError
-from trainyard.spec.documents import Document, Node, describe, parse_document, shorten
-from trainyard.spec.expressions import only_binding
+from trainyard.spec.deepspeed_settings import read_json
+from trainyard.spec.diagnostic import Diagnostic, Related, Span
+from trainyard.spec.documents import Document, Node, describe, shorten
+from trainyard.spec.expressions import name_bound
 from trainyard.spec.parsed import is_address
 from trainyard.spec.resolved import Known
 from trainyard.spec.rule import Rule
@@ -428,31 +429,25 @@ def _against_step(document: Document, placement: Placement) -> Iterator[Diagnost
 
 def _read_json(file: Path) -> Document | Diagnostic | None:
     try:
-        text = read_text(file, encoding="utf-8-sig")
-    except (OSError, ValueError):
-        return None
-    try:
-        data = json.loads(text)
+        data, document = read_json(file)
     except json.JSONDecodeError as error:
         span = Span(file, error.lineno, error.colno, error.lineno, error.colno + 1)
         return DEEPSPEED_CONFIG_NOT_JSON.at(span, f"not valid JSON: {error.msg.lower()}")
     except RecursionError:
         return DEEPSPEED_CONFIG_NOT_JSON.at(Span(file), "not valid JSON: nested too deeply")
+    except (OSError, ValueError):
+        return None
     if not isinstance(data, dict):
         return DEEPSPEED_CONFIG_NOT_JSON.at(Span(file), "a DeepSpeed configuration must be a JSON object")
-    try:
-        # JSON is YAML, except for tabs between its tokens.
-        return parse_document(file, text.replace("\t", " "))
-    except SpecError:
-        return None
+    return document
 
 
 def _named_configurations(placement: Placement, context: LintContext) -> Iterator[_Named]:
     command, root = context.command_of(placement.component), placement.component.code
     for word in _given(command.text) if command is not None else ():
-        binding = only_binding(word.text)
-        if binding is not None and binding.path[0] == "inputs":
-            yield from _from_input(".".join(binding.path[1:]), placement)
+        name = name_bound(word.text, "inputs")
+        if name is not None:
+            yield from _from_input(name, placement)
         elif root is not None and word.is_plain and _CONFIG_FILE.fullmatch(word.text) and os.path.isdir(root):
             assert command is not None
             yield _Named(word.text, command.span(word.start, word.end), root / word.text)

@@ -84,26 +84,23 @@ def _scripts(placement: Placement, context: LintContext) -> Iterator[_Script]:
         return
     if not isinstance(placement.distribution, (PyTorch, Mpi)):
         return
-    for called in context.calls_of(command):
-        script = context.cached(("distributed script", called.file), partial(_read, called))
+    for called, file, syntax in context.scripts_of(command):
+        script = context.cached(("distributed script", file), partial(_read, called, file, syntax))
         if script is not None:
             yield script._replace(called=called)
 
 
-def _read(called: CalledScript) -> _Script | None:
-    syntax = parse(called.file) if called.file is not None else None
-    if called.file is None or syntax is None:
-        return None
+def _read(called: CalledScript, file: Path, syntax: Syntax) -> _Script | None:
     # Before anything it imports is read: most scripts, such as Trainyard's steps, call nothing that a rule is about.
     if not any(dotted(call.func, syntax.imported) in _SUBJECTS for call in syntax.calls):
         return None
-    folders = (called.root, called.file.parent)
-    imports = all_imports(called.file, folders)
+    folders = (called.root, file.parent)
+    imports = all_imports(file, folders)
     paths = {each.path for each in imports} | set(syntax.imported.values())
     if not _FRAMEWORKS.isdisjoint(path.partition(".")[0] for path in paths):
         return None
-    files = {called.file} | {each.file for each in imports} | set(_modules(paths, folders))
-    trees = [tree for file in files if (tree := parse(file)) is not None]
+    files = {file} | {each.file for each in imports} | set(_modules(paths, folders))
+    trees = [tree for each in files if (tree := parse(each)) is not None]
     return _Script(called, syntax, frozenset(name for tree in trees for name in _names(tree)))
 
 
@@ -362,16 +359,10 @@ NO_SAMPLER = Rule("AML636", "no-sampler", "warning").explained(
     "modules divides data, such as a sampler of another kind, an IterableDataset or a slice by rank, or if it asks for "
     "the number of processes.",
     example=_JOB
+    + _BEGINS
     + """\
-import os
-
-import torch
-from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader‹⇒, DistributedSampler›
 
-torch.distributed.init_process_group()
-local_rank = int(os.environ["LOCAL_RANK"])
-torch.cuda.set_device(local_rank)
 model = DistributedDataParallel(torch.nn.Linear(1, 1).cuda(), device_ids=[local_rank])
 data = torch.arange(64.0).reshape(-1, 1)
 loader = DataLoader(data, batch_size=8, ‹shuffle=True)⇒sampler=DistributedSampler(data))
@@ -430,17 +421,11 @@ EXCHANGED_EACH_TIME = Rule("AML637", "exchanged-each-time", "info").explained(
     "accumulated before a step, all but the last can be under `no_sync`, which saves their traffic "
     "(https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html).",
     example=_JOB
+    + _BEGINS
     + """\
-import os
 ‹⇒from contextlib import nullcontext
-›
-import torch
-from torch.nn.parallel import DistributedDataParallel
 
-torch.distributed.init_process_group()
-local_rank = int(os.environ["LOCAL_RANK"])
-torch.cuda.set_device(local_rank)
-model = DistributedDataParallel(torch.nn.Linear(2, 2).cuda(), device_ids=[local_rank])
+›model = DistributedDataParallel(torch.nn.Linear(2, 2).cuda(), device_ids=[local_rank])
 optimizer = torch.optim.SGD(model.parameters(), 0.1)
 batch = torch.ones(2, 2).cuda()
 for step in range(64):
@@ -467,6 +452,60 @@ model(torch.ones(2, 2).cuda()).sum().backward()
 )
 _BATCH_NORM = frozenset(f"torch.nn.BatchNorm{dimensions}d" for dimensions in (1, 2, 3))
 _SYNCHRONIZED = ("no_sync", "require_backward_grad_sync")
+
+
+BATCH_MEANS_AVERAGED = Rule("AML639", "batch-means-averaged", "info").explained(
+    summary="A loss is averaged over batches, of which the last may be smaller.",
+    why="The sum of the batches' means by `len(loader)` gives each sample of a small last batch more weight than the "
+    "others, on each process by itself. Sum `loss.item() * len(batch)` and the number of samples over the processes, "
+    "and divide once (docs/metrics.md). Only reported for losses of PyTorch that are means, and if no DataLoader "
+    "drops its last batch.",
+    example=_JOB
+    + """\
+import torch
+from torch.utils.data import DataLoader, DistributedSampler
+
+torch.distributed.init_process_group()
+data = torch.arange(60.0).reshape(-1, 1)
+loader = DataLoader(data, batch_size=8, sampler=DistributedSampler(data, shuffle=False))
+total, samples = 0.0, 0
+for batch in loader:
+    loss = torch.nn.functional.mse_loss(batch, batch.round())
+    total += loss.item()‹⇒ * len(batch)›
+    samples += len(batch)
+print(total / ‹len(loader)⇒samples›)
+""",
+)
+_MEAN_LOSSES = re.compile(r"torch\.nn\.(?:\w+Loss|functional\.(?:\w+_loss|(?:binary_)?cross_entropy(?:_with_logits)?))")
+
+
+@check("placement")
+def _batch_means_averaged(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
+    for script in _scripts(placement, context):
+        syntax, loaders = script.syntax, list(script.calls(_LOADERS))
+        losses = [call for call in syntax.calls if _MEAN_LOSSES.fullmatch(dotted(call.func, syntax.imported))]
+        if not losses or not loaders or any(keyword(loss, "reduction") is not None for loss in losses):
+            continue
+        given = [{each.arg: constant(each.value) for each in loader.keywords} for loader in loaders]
+        if any(None in each or "batch_sampler" in each or "drop_last" in each for each in given):
+            continue
+        sums = set(_sums_of_losses(syntax))
+        divided = [node for node in syntax.of(ast.BinOp) if isinstance(node.op, ast.Div)]
+        mean = next((node for node in divided if (ast.unparse(node.left), ast.unparse(node.right)) in sums), None)
+        if mean is not None:
+            message = f"{script.called.name} divides a sum of batch means by the number of batches"
+            hint = "Add loss.item() * len(batch), and divide by the number of samples of all processes."
+            yield script.found(BATCH_MEANS_AVERAGED, mean, message, hint, "it is divided here")
+
+
+def _sums_of_losses(syntax: Syntax) -> Iterator[tuple[str, str]]:
+    """What a loop over batches adds the loss of each to, and the number of these batches, as both are written."""
+    for loop in syntax.of(ast.For):
+        over = loop.iter.args[0] if isinstance(loop.iter, ast.Call) and loop.iter.args else loop.iter
+        for added in (node for statement in loop.body for node in walk(statement) if isinstance(node, ast.AugAssign)):
+            is_loss = re.fullmatch(r"(?:\w+_)?loss(?:\.detach\(\))?(?:\.item\(\))?", ast.unparse(added.value))
+            if isinstance(added.op, ast.Add) and is_loss:
+                yield ast.unparse(added.target), f"len({ast.unparse(over)})"
 
 
 @check("placement")

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING
 from trainyard.lint.checks import LintContext, check, known_words
 from trainyard.lint.placements import Placement
 from trainyard.lint.rules.vm_sizes import machine_related
-from trainyard.project_files import read_text
+from trainyard.project_files import read_text, text_or_empty
 from trainyard.settings.quantities import counted
-from trainyard.spec.diagnostic import Diagnostic, Span
+from trainyard.spec.diagnostic import Diagnostic, Related, Span
+from trainyard.spec.distributions import Mpi
+from trainyard.spec.model import Environment
 from trainyard.spec.rule import Rule
 from trainyard.spec.shell_lexer import simple_commands
 from trainyard.spec.shell_words import settings_port
@@ -54,10 +56,7 @@ def _image_against_machine(placement: Placement, context: LintContext) -> Iterat
     sku, environment = placement.sku, placement.component.environment
     if sku is None or not sku.gpu_count or environment is None:
         return
-    written, span = environment.reference or environment.image or "", environment.span
-    if environment.build_path is not None and environment.dockerfile is not None:
-        dockerfile = environment.build_path / environment.dockerfile
-        written, span = context.cached(("FROM", dockerfile), lambda: _base_image(dockerfile)) or ("", span)
+    written, span = _image_of(environment, context)
     text = written.lower()
     message = _against_generation(text, sku)
     if sku.gpu_vendor == "AMD" and re.search(r"cuda|\bacpt\b", text):
@@ -69,6 +68,54 @@ def _image_against_machine(placement: Placement, context: LintContext) -> Iterat
     if message:
         hint = "Build an environment for this machine, or use another machine."
         yield IMAGE_AGAINST_MACHINE.at(span, message, hint, machine_related(placement))
+
+
+def _image_of(environment: Environment, context: LintContext) -> tuple[str, Span]:
+    """The image that an environment is, or that its Dockerfile builds on, and where that is written."""
+    if environment.build_path is None or environment.dockerfile is None:
+        return environment.reference or environment.image or "", environment.span
+    dockerfile = environment.build_path / environment.dockerfile
+    return context.cached(("FROM", dockerfile), lambda: _base_image(dockerfile)) or ("", environment.span)
+
+
+# https://learn.microsoft.com/azure/machine-learning/how-to-train-distributed-gpu#mpi
+_HAS_NO_MPI = re.compile(
+    r"(?:docker\.io/)?(?:library/)?(?:python|ubuntu|debian|pytorch/pytorch|nvidia/cuda|tensorflow/tensorflow|"
+    r"continuumio/(?:mini|ana)conda3)(?:[:@].*)?",
+    re.IGNORECASE,
+)
+# What may install it, though it does not say so.
+_MAY_BRING_MPI = re.compile(r"mpi|horovod|\.sh\b|\bmake\b|curl|wget|conda|mamba", re.IGNORECASE)
+
+
+IMAGE_WITHOUT_MPI = Rule("AML625", "image-without-mpi", "error", is_let_pass=True).explained(
+    summary="The processes are started with MPI, and the image has none.",
+    why="Azure ML starts them with the `mpirun` of the image. Its own base images have Open MPI, such as "
+    "`mcr.microsoft.com/azureml/openmpi5.0-ubuntu24.04`; plain images of Python, Ubuntu, PyTorch and CUDA do not. Not "
+    "reported if the Dockerfile or the conda file may install it.",
+    example="""\
+type: command
+command: python -m train
+environment: ‸{image: "‹python:3.11⇒mcr.microsoft.com/azureml/openmpi5.0-ubuntu24.04›"}
+distribution: {type: mpi}
+resources: {instance_count: 2}
+""",
+)
+
+
+@check("placement")
+def _image_without_mpi(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
+    environment, nodes, processes = placement.component.environment, placement.nodes, placement.processes_per_node
+    if environment is None or not isinstance(placement.distribution, Mpi) or (nodes or 1) * (processes or 1) < 2:
+        return
+    image, span = _image_of(environment, context)
+    folder, name = environment.build_path, environment.dockerfile
+    files = (environment.conda_file, folder / name if folder is not None and name is not None else None)
+    texts = [str(environment.conda), *(text_or_empty(file) for file in files if file is not None)]
+    if _HAS_NO_MPI.fullmatch(image) and not any(map(_MAY_BRING_MPI.search, texts)):
+        message = f"the image {image} has no MPI, which is to start the processes"
+        hint = "Use mcr.microsoft.com/azureml/openmpi5.0-ubuntu24.04 or one like it, or `type: pytorch`."
+        yield IMAGE_WITHOUT_MPI.at(span, message, hint, [Related(placement.distribution.span, "MPI is chosen here")])
 
 
 def _against_generation(image: str, sku: Sku) -> str:

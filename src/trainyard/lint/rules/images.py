@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from trainyard.lint.checks import LintContext, LintedFile, check, known_words
 from trainyard.lint.rules.conda_files import environments_in
-from trainyard.project_files import read_text
+from trainyard.project_files import names_in, read_text
 from trainyard.settings.suggestions import close_match, one_slip_from, only_close
 from trainyard.spec.diagnostic import Diagnostic, Span
 from trainyard.spec.documents import Node, shorten
@@ -195,15 +195,10 @@ def _not_copied(line: _Line, texts: Sequence[str], above: Sequence[_Line]) -> It
 def _copied(line: _Line, root: Path) -> Iterator[Diagnostic]:
     if line.word.upper() not in ("COPY", "ADD") or set(line.rest) & set("$*?[\\<'") or "--from" in line.rest:
         return
-    others = _names(root)
+    others = [name for name in names_in(root) if "dockerfile" not in name.lower()]
     *sources, _ = [word for word in line.rest.split() if not word.startswith("--")] or [""]
     for source in sources:
         path = root / source.strip('"').lstrip("/")
         if "://" not in source and "git@" not in source and others and not os.path.lexists(path):
             message = f"the build context '{root.name}' contains no '{shorten(source)}'"
             yield DOCKERFILE.at(line.span, message, close_match(os.path.basename(os.path.normpath(source)), others))
-
-
-def _names(root: Path) -> list[str]:
-    """What lies in a build context besides Dockerfiles."""
-    return sorted(name for name in os.listdir(root) if "dockerfile" not in name.lower()) if os.path.isdir(root) else []

@@ -8,7 +8,7 @@ from itertools import chain
 from trainyard.lint.checks import LintContext, LintedFile, check, contradicting_limits
 from trainyard.spec.diagnostic import Diagnostic, Related, Severity
 from trainyard.spec.documents import Node, shorten
-from trainyard.spec.expressions import only_binding
+from trainyard.spec.expressions import name_bound
 from trainyard.spec.model import PARAMETER_TYPES
 from trainyard.spec.rule import Rule
 from trainyard.spec.rules import UNKNOWN_KEY
@@ -186,10 +186,8 @@ def _tables(job: Node, root: Node) -> Iterator[Diagnostic]:
     """Inputs of a pipeline that are not an mltable, and that AutoML reads; the schema knows what stands in place."""
     for key in _DATA:
         data = job.get(key)
-        binding = only_binding(data.text) if data is not None and data.is_text else None
-        if binding is None or binding.path[:2] != ("parent", "inputs"):
-            continue
-        kind = root.find("inputs", ".".join(binding.path[2:]), "type")
+        bound = name_bound(data.text, "parent.inputs") if data is not None else None
+        kind = root.find("inputs", bound, "type") if bound is not None else None
         if kind is not None and kind.text.lower() not in ("mltable", *PARAMETER_TYPES) and "${{" not in kind.text:
             message = f"AutoML reads its {key.replace('_', ' ')} as an MLTable, and this is a {kind.text}"
             hint = "Write `type: mltable`, and put a file MLTable into the folder."

@@ -14,7 +14,7 @@ from trainyard.lint.scripts.syntax import line_of, parse, walk
 from trainyard.settings.suggestions import did_you_mean, only_close
 from trainyard.spec.diagnostic import Diagnostic, Severity, Span
 from trainyard.spec.documents import shorten
-from trainyard.spec.expressions import bindings_of_value, only_binding
+from trainyard.spec.expressions import bindings_of_value, name_bound, only_binding
 from trainyard.spec.model import PARAMETER_TYPES
 from trainyard.spec.rule import Rule
 from trainyard.spec.rules import IGNORED_KEY, MISSING_KEY
@@ -26,6 +26,23 @@ _OTHER_KEYS_OF_TASKS = frozenset({"type", "code", "environment", "program_argume
 _CONTEXT = "mini_batch_context"
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
+_JOB = """\
+type: parallel
+name: score
+inputs:
+  images: {type: uri_folder}
+input_data: ${{inputs.images}}
+task: {type: run_function, code: ./src, entry_script: ‸score.py, environment: azureml:torch:3}
+mini_batch_size: ‸10
+=== src/score.py
+def init():
+    pass
+
+
+def run(mini_batch):
+    return mini_batch
+"""
+
 
 def _steps(file: LintedFile) -> Iterator[ScriptStep]:
     return (step for step in script_steps(file.document) if not step.is_spark)
@@ -36,26 +53,7 @@ PARALLEL_ENTRY = Rule("AML506", "parallel-entry", "error", is_let_pass=True).exp
     why="The step imports the script, calls `init()` once in each process, and `run(mini_batch)` for each mini-batch. "
     "It counts what `run` returns, a list or a DataFrame, as the inputs that succeeded. Azure ML's client does not "
     "look into it. Published steps work without `init()`: that is a note.",
-    example="""\
-type: parallel
-name: score
-inputs:
-  images: {type: uri_folder}
-input_data: ${{inputs.images}}
-mini_batch_size: "10"
-task:
-  type: run_function
-  code: ./src
-  entry_script: ‸score.py
-  environment: azureml:torch:3
-=== src/score.py
-def init():
-    pass
-
-
-def ‹score⇒run›(mini_batch):
-    return mini_batch
-""",
+    example=_JOB.replace("‸10", '"10"').replace("def run", "def ‹score⇒run›"),
 )
 
 
@@ -141,26 +139,7 @@ MINI_BATCHES = Rule("AML322", "mini-batches", "warning").explained(
     summary="What a parallel step splits, or how, does not fit its input.",
     why="`input_data` names an input that is data. Of files, `mini_batch_size` is how many make a mini-batch; of a "
     "table it is a size, such as 10kb. `append_row_to` names an output that is a file.",
-    example="""\
-type: parallel
-name: score
-inputs:
-  images: {type: uri_folder}
-input_data: ${{inputs.images}}
-mini_batch_size: ‹10kb⇒"10"›
-task:
-  type: run_function
-  code: ./src
-  entry_script: score.py
-  environment: azureml:torch:3
-=== src/score.py
-def init():
-    pass
-
-
-def run(mini_batch):
-    return mini_batch
-""",
+    example=_JOB.replace("‸score.py", "score.py").replace("‸10", '‹10kb⇒"10"›'),
 )
 
 
@@ -168,8 +147,8 @@ def run(mini_batch):
 def _mini_batches(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
     for step in _steps(file):
         data, size = step.node.get("input_data"), step.node.get("mini_batch_size")
-        binding = only_binding(data.text) if data is not None and data.is_text else None
-        kind = step.port_type(".".join(binding.path[1:])) if binding is not None else ""
+        bound = name_bound(data.text, "inputs") if data is not None else None
+        kind = step.port_type(bound) if bound is not None else ""
         if kind in PARAMETER_TYPES and data is not None:
             message = f"a parallel step splits data, and this input is a {kind}"
             yield MINI_BATCHES.at(data.span, message, "Name an input of type uri_folder or mltable.", severity="error")

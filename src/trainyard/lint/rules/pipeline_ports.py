@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from trainyard.lint.checks import LintContext, check
 from trainyard.spec.diagnostic import Diagnostic, Related, Severity
 from trainyard.spec.documents import Node
-from trainyard.spec.expressions import TRAIN_COMPONENT, bindings_of_value, only_binding
+from trainyard.spec.expressions import TRAIN_COMPONENT, bindings_of_value, name_bound
 from trainyard.spec.model import Port
 from trainyard.spec.parsed import ParsedPipeline
 from trainyard.spec.rule import Rule
@@ -73,7 +73,7 @@ def _unread_pipeline_input(pipeline: ParsedPipeline, context: LintContext) -> It
             named = "', '".join([name, *others])
             message = f"no job reads the pipeline's input{'s' if others else ''} '{named}'"
             hint = f"Bind ${{{{parent.inputs.{name}}}}} in a job, or remove '{name}'."
-            related = [Related(unused[other].key_span, f"'{other}' is declared here") for other in others]
+            related = [unused[other].declared for other in others]
             severity: Severity | None = None if name in expected else "info"
             yield UNREAD_PIPELINE_INPUT.at(port.key_span, message, hint, related, severity=severity)
 
@@ -158,13 +158,13 @@ outputs:
 
 @check("pipeline")
 def _outputs_collide(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
-    taken: dict[tuple[str, ...], tuple[Node, str]] = {}
+    taken: dict[str, tuple[Node, str]] = {}
     for job in pipeline.model.jobs.values():
         for name, entry in job.node.entries_of("outputs").items():
-            binding = only_binding(entry.value.text) if entry.value.is_text else None
-            if binding is None or binding.path[:2] != ("parent", "outputs"):
+            bound = name_bound(entry.value.text, "parent.outputs")
+            if bound is None:
                 continue
-            earlier, other = taken.setdefault(binding.path, (entry.value, f"'{name}' of the job '{job.name}'"))
+            earlier, other = taken.setdefault(bound, (entry.value, f"'{name}' of the job '{job.name}'"))
             if earlier is not entry.value:
                 message = f"{other} is bound to the same pipeline output"
                 related = [Related(earlier.span, f"{other} is bound here")]
@@ -221,11 +221,8 @@ def _optional_to_required(pipeline: ParsedPipeline, context: LintContext) -> Ite
     for job in pipeline.model.jobs.values() if optional else ():
         for name, value in job.inputs.items():
             port = (job.declared_inputs or {}).get(name)
-            binding = only_binding(value.text) if isinstance(value.data, str) else None
-            if port is None or port.optional or job.has_own_command or binding is None:
-                continue
-            source = optional.get(".".join(binding.path[2:])) if binding.path[:2] == ("parent", "inputs") else None
-            if source is not None:
+            source = optional.get(name_bound(value.text_or_path or "", "parent.inputs") or "")
+            if port is not None and not port.optional and not job.has_own_command and source is not None:
                 message = f"'{source.name}' is optional, but the job '{job.name}' requires its input '{name}'"
                 hint = f"Make '{name}' optional in the component, or '{source.name}' required."
                 related = [

@@ -100,9 +100,9 @@ def _data_type_mismatch(pipeline: ParsedPipeline, context: LintContext) -> Itera
 def _output_mismatch(job: Job, name: str, text: Node, pipeline: ParsedPipeline) -> Iterator[Diagnostic]:
     binding = only_binding(text.text) if text.is_text else None
     port = (job.declared_outputs or {}).get(name)
-    if binding is None or port is None or job.has_own_command or binding.path[:2] != ("parent", "outputs"):
+    if binding is None or port is None or job.has_own_command:
         return
-    target = pipeline.model.outputs.get(".".join(binding.path[2:]))
+    target = pipeline.model.outputs.get(binding.name_in("parent.outputs") or "")
     if target is None or port.type == target.type or UNKNOWN_TYPE in (port.type, target.type):
         return
     # A pipeline output without a type takes that of what writes it.
@@ -157,7 +157,7 @@ jobs:
 def _check_literal_for_data(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
     for _, port, node, text in _targets(pipeline):
         if not node.is_mapping and not text.is_text:
-            yield from _literal_for_data(node.value, port, [Related(port.key_span, f"'{port.name}' is declared here")])
+            yield from _literal_for_data(node.value, port, [port.declared])
 
 
 def _literal_for_data(value: Value, port: Port, related: list[Related]) -> Iterator[Diagnostic]:
@@ -188,8 +188,7 @@ def _file_without_type(pipeline: ParsedPipeline, context: LintContext) -> Iterat
         has_path = node.is_mapping and node.get("path") is not None and "${{" not in text.text
         if has_path and port.type == "uri_file" and node.get("type") is None:
             message = f"'{port.name}' is a file, and without a type the client sends a folder"
-            related = [Related(port.key_span, f"'{port.name}' is declared here")]
-            yield FILE_WITHOUT_TYPE.at(node.span, message, "Write type: uri_file beside the path.", related)
+            yield FILE_WITHOUT_TYPE.at(node.span, message, "Write type: uri_file beside the path.", [port.declared])
 
 
 PARAMETER_TYPE_MISMATCH = Rule("AML310", "parameter-type-mismatch", "warning").explained(
@@ -278,8 +277,8 @@ def _bound_inputs(pipeline: ParsedPipeline) -> Iterator[_Bound]:
 def _source(binding: Binding, scope: PipelineComponent) -> Port | None:
     """The port that a binding names; None if its type is not known."""
     path = binding.path
-    if path[:2] == ("parent", "inputs"):
-        return scope.inputs.get(".".join(path[2:]))
+    if (name := binding.name_in("parent.inputs")) is not None:
+        return scope.inputs.get(name)
     if path[:2] != ("parent", "jobs") or len(path) < 5 or path[2] not in scope.jobs:
         return None
     job, name = scope.jobs[path[2]], ".".join(path[4:])

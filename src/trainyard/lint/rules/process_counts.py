@@ -9,7 +9,6 @@ from trainyard.lint.checks import LintContext, check
 from trainyard.lint.placements import Placement
 from trainyard.lint.rules.vm_sizes import machine_related
 from trainyard.lint.scripts.own_processes import lightning_starts_processes, uses_all_gpus
-from trainyard.lint.scripts.syntax import parse
 from trainyard.settings.quantities import counted
 from trainyard.spec.diagnostic import Diagnostic, Related, Severity, Span
 from trainyard.spec.distributions import Mpi, PyTorch, TensorFlow
@@ -85,8 +84,7 @@ def _gpus_idle(placement: Placement, context: LintContext) -> Iterator[Diagnosti
 def _starts_its_own(placement: Placement, context: LintContext) -> bool:
     """Whether one process on a machine is right, because a script of the command starts the others."""
     command = context.command_of(placement.component)
-    files = [called.file for called in context.calls_of(command)] if command is not None else []
-    scripts = [syntax for file in files if file is not None and (syntax := parse(file)) is not None]
+    scripts = [syntax for _, _, syntax in context.scripts_of(command)] if command is not None else []
     by_lightning = isinstance(placement.distribution, Mpi) and any(map(lightning_starts_processes, scripts))
     return by_lightning or any(map(uses_all_gpus, scripts))
 

@@ -14,7 +14,7 @@ from trainyard.lint.rules.vm_sizes import machine_related
 from trainyard.lint.script_calls import calls_with_flags, declared
 from trainyard.lint.scripts.data_reads import argument_holders
 from trainyard.lint.scripts.flags import ScriptFlags
-from trainyard.lint.scripts.syntax import Syntax, constant, dotted, keyword, line_of, parse, walk
+from trainyard.lint.scripts.syntax import Syntax, constant, dotted, keyword, line_of, walk
 from trainyard.settings.suggestions import only_close, slips
 from trainyard.spec.diagnostic import Diagnostic
 from trainyard.spec.distributions import Mpi, PyTorch
@@ -57,11 +57,7 @@ def _process_group(placement: Placement, context: LintContext) -> Iterator[Diagn
     distribution, command = placement.distribution, context.command_of(placement.component)
     if not isinstance(distribution, PyTorch) or command is None:
         return
-    for called in context.calls_of(command):
-        file = called.file
-        syntax = parse(file) if file is not None else None
-        if file is None or syntax is None:
-            continue
+    for called, file, syntax in context.scripts_of(command):
         joins = [call for call in syntax.calls if dotted(call.func, syntax.imported) == _JOIN]
         on_condition = conditional(syntax) if joins else set()
         for call in joins:
@@ -344,11 +340,9 @@ def _node_rank_of_mpi(placement: Placement, context: LintContext) -> Iterator[Di
     message = f"{_NODE_RANK_OF_MPI} is the number of a process within its machine"
     for match in re.finditer(rf"(?i:node_?rank)[ =]\"?\$\{{?({_NODE_RANK_OF_MPI})\b", command.text):
         yield NODE_RANK_OF_MPI.at(command.span(*match.span(1)), message, hint)
-    for called in context.calls_of(command):
-        syntax = parse(called.file) if called.file is not None else None
-        for node in syntax.of(ast.Assign) if syntax is not None else ():
+    for called, file, syntax in context.scripts_of(command):
+        for node in syntax.of(ast.Assign):
             is_of_nodes = any(_OF_NODES.search(ast.unparse(target)) for target in node.targets)
             if is_of_nodes and repr(_NODE_RANK_OF_MPI) in ast.unparse(node.value):
-                assert called.file is not None
-                here = line_of(called.file, node, "it is taken for the number of the machine here")
+                here = line_of(file, node, "it is taken for the number of the machine here")
                 yield NODE_RANK_OF_MPI.at(called.place, message, hint, [here])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,7 +10,7 @@ from pathlib import Path
 
 from trainyard.lint.checks import LintContext, LintedFile, check, known_words, number_of
 from trainyard.settings.suggestions import close_match, did_you_mean
-from trainyard.spec.diagnostic import Diagnostic, Related, Severity, SpecError
+from trainyard.spec.diagnostic import Diagnostic, Related, Severity
 from trainyard.spec.documents import Document, Node, shorten
 from trainyard.spec.file_kinds import KIND_NAMES, kind_of
 from trainyard.spec.model import Port
@@ -259,8 +258,7 @@ def _other_type(given: Node, port: Port) -> Iterator[Diagnostic]:
     is_other_text = given.is_text and "${{" not in given.text and literal_type(given.data) == "string"
     if has_number and is_other_text and number_of(given) is None:
         message = f"'{port.name}' of the scheduled job is {port.type}, not '{shorten(given.text)}'"
-        related = [Related(port.key_span, f"'{port.name}' is declared here")]
-        yield SCHEDULE_JOB.at(given.span, message, "Write a number.", related)
+        yield SCHEDULE_JOB.at(given.span, message, "Write a number.", [port.declared])
 
 
 def _inputs_of(file: Path, context: LintContext) -> Mapping[str, Port] | None:
@@ -276,11 +274,11 @@ def _inputs_of(file: Path, context: LintContext) -> Mapping[str, Port] | None:
 
 def _not_a_job(started: Node, named: Path, context: LintContext) -> Iterator[Diagnostic]:
     """A file that a schedule is to start, and that is something else."""
-    with contextlib.suppress(SpecError):  # reported where it is named
-        kind = kind_of(context.computes.store.peek(named))
-        if kind in ("component", "pipeline_component", "environment", "compute", "asset", "schedule"):
-            message = f"'{started.text}' is {KIND_NAMES[kind]}, not a job"
-            yield SCHEDULE_JOB.at(started.span, message, "Name a pipeline or another job.", severity="error")
-        elif kind == "sweep_job":
-            message = f"'{started.text}' is a sweep, which Azure ML's client does not schedule"
-            yield SCHEDULE_JOB.at(started.span, message, "Put it into a pipeline, and name that.", severity="error")
+    document = context.computes.store.find(named)
+    kind = kind_of(document) if document is not None else None
+    if kind in ("component", "pipeline_component", "environment", "compute", "asset", "schedule"):
+        message = f"'{started.text}' is {KIND_NAMES[kind]}, not a job"
+        yield SCHEDULE_JOB.at(started.span, message, "Name a pipeline or another job.", severity="error")
+    elif kind == "sweep_job":
+        message = f"'{started.text}' is a sweep, which Azure ML's client does not schedule"
+        yield SCHEDULE_JOB.at(started.span, message, "Put it into a pipeline, and name that.", severity="error")

@@ -23,7 +23,7 @@ from trainyard.lint.scripts.flags import Flag, ScriptFlags
 from trainyard.settings.suggestions import close_match, closest, did_you_mean, only_close
 from trainyard.spec.diagnostic import Diagnostic, Related, Span
 from trainyard.spec.documents import Value
-from trainyard.spec.expressions import only_binding
+from trainyard.spec.expressions import name_bound, only_binding
 from trainyard.spec.literals import WRONG_LITERAL
 from trainyard.spec.model import Port
 from trainyard.spec.parsed import ParsedCommand, ParsedPipeline
@@ -169,8 +169,8 @@ def _has_arguments_from_an_input(called: CalledScript) -> bool:
     """Whether a string input is used where a flag could be."""
     before = ""
     for word in called.call.arguments:
-        binding = only_binding(word.text)
-        if binding is not None and binding.path[0] == "inputs" and not before.startswith("-") and not word.is_quoted:
+        is_input = name_bound(word.text, "inputs") is not None
+        if is_input and not before.startswith("-") and not word.is_quoted:
             port = called.port(word)
             if port is None or (port.type == "string" and port.choices is None):
                 return True
@@ -228,7 +228,7 @@ def _values_of_jobs(pipeline: ParsedPipeline, context: LintContext) -> Iterator[
             continue
         for called, flags in calls_with_flags(command, context):
             for flag, word in _passed(called, flags):
-                name = _bound_name(word, "inputs")
+                name = name_bound(word.text, "inputs") or ""
                 given, port = job.inputs.get(name), command.component.inputs.get(name)
                 if given is not None and port is not None and port.choices is None:
                     yield from _judged(given, flag, port)
@@ -243,10 +243,11 @@ def _values_of_searches(command: ParsedCommand, context: LintContext) -> Iterato
         hint = "Use randint, choice, or quniform with q: 1."
         for called, flags in calls_with_flags(command, context):
             for flag, word in _passed(called, flags):
-                values = space[name].get("values") if (name := _bound_name(word, "search_space")) in space else None
+                name = name_bound(word.text, "search_space") or ""
+                values = space[name].get("values") if name in space else None
                 for item in values.items if values is not None else ():
                     yield from _judged(item.value, flag, None)
-                kind = drawn.pop(name or _bound_name(word, "inputs"), None) if flag.number == "int" else None
+                kind = drawn.pop(name or name_bound(word.text, "inputs") or "", None) if flag.number == "int" else None
                 if kind is not None:
                     message = f"{called.name} takes a whole number as {flag.names[0]}, and {kind.text} draws fractions"
                     yield FLAG_VALUE.at(kind.span, message, hint, [declared(flag)])
@@ -254,8 +255,7 @@ def _values_of_searches(command: ParsedCommand, context: LintContext) -> Iterato
             port = command.component.inputs.get(name) if command.is_component else None
             if port is not None and port.type == "integer":
                 message = f"'{name}' is of type integer, and {kind.text} draws fractions"
-                related = [Related(port.key_span, f"'{name}' is declared here")]
-                yield WRONG_LITERAL.at(kind.span, message, hint, related)
+                yield WRONG_LITERAL.at(kind.span, message, hint, [port.declared])
 
 
 def _passed(called: CalledScript, flags: ScriptFlags) -> Iterator[tuple[Flag, Word]]:
@@ -272,17 +272,11 @@ def _passed(called: CalledScript, flags: ScriptFlags) -> Iterator[tuple[Flag, Wo
             yield flag, follower
 
 
-def _bound_name(word: Word, scope: str) -> str:
-    """The name in a scope that a word is bound to; empty if it is not."""
-    binding = only_binding(word.text)
-    return ".".join(binding.path[1:]) if binding is not None and binding.path[0] == scope else ""
-
-
 def _judged(value: Value, flag: Flag, port: Port | None) -> Iterator[Diagnostic]:
     """A literal that a flag gets, and that is none of its choices, or not the kind of number that it takes."""
     if isinstance(value.data, (dict, list)) or value.data is None or "${{" in value.text:
         return
-    related = [Related(port.key_span, f"'{port.name}' is declared here")] if port is not None else []
+    related = [port.declared] if port is not None else []
     if flag.choices is not None and str(value.data) not in flag.choices and value.text not in flag.choices:
         yield _not_a_choice(value.span, value.text, flag, related)
     # What is not even the port's own type is reported as that.

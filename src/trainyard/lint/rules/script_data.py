@@ -10,7 +10,7 @@ from pathlib import Path
 
 from trainyard.lint.checks import LintContext, check
 from trainyard.lint.scripts.data_reads import Read, argument_holders, destination
-from trainyard.lint.scripts.syntax import Syntax, constant, dotted, keyword, line_of, parse
+from trainyard.lint.scripts.syntax import Syntax, constant, dotted, keyword, line_of
 from trainyard.settings.suggestions import only_close, slips
 from trainyard.spec.diagnostic import Diagnostic, Related, Span
 from trainyard.spec.documents import Node
@@ -81,8 +81,7 @@ def _path_beneath_a_file(command: ParsedCommand, context: LintContext) -> Iterat
         if port is not None and port.type == "uri_file" and beneath is not None:
             message = f"'{port.name}' is a file, and '{beneath[1]}' would be beneath it"
             hint = f"Remove '{beneath[1]}', or give '{port.name}' the type uri_folder."
-            related = [Related(port.key_span, f"'{port.name}' is declared here")]
-            yield PORT_READ_OTHERWISE.at(command.span(*beneath.span(1)), message, hint, related)
+            yield PORT_READ_OTHERWISE.at(command.span(*beneath.span(1)), message, hint, [port.declared])
 
 
 DIRECT_READ_AS_PATH = Rule("AML511", "direct-read-as-path", "warning").explained(
@@ -172,11 +171,9 @@ print(args.‹epoch⇒epochs›)
 
 @check("command")
 def _unknown_argument(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
-    for called in context.calls_of(command):
-        syntax = parse(called.file) if called.file is not None else None
-        if called.file is None or syntax is None or context.flags_of(called.file, called.root) is None:
-            continue
-        yield from _unknown(called, called.file, syntax)
+    for called, file, syntax in context.scripts_of(command):
+        if context.flags_of(file, called.root) is not None:
+            yield from _unknown(called, file, syntax)
 
 
 def _unknown(called: CalledScript, file: Path, syntax: Syntax) -> Iterator[Diagnostic]:

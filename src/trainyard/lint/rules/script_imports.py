@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import contextlib
 import os
 import re
 import sys
@@ -20,7 +19,7 @@ from trainyard.lint.scripts.syntax import Syntax, line_of, parse, syntax_error, 
 from trainyard.project_files import read_text
 from trainyard.resources import PACKAGE
 from trainyard.settings.suggestions import did_you_mean
-from trainyard.spec.diagnostic import Diagnostic, Related, Span, SpecError
+from trainyard.spec.diagnostic import Diagnostic, Related, Span
 from trainyard.spec.documents import Node, shorten
 from trainyard.spec.parsed import ParsedCommand
 from trainyard.spec.rule import Rule
@@ -136,8 +135,8 @@ def _conda_of(command: ParsedCommand, context: LintContext) -> Node | None:
         return conda_of(environment, command.reading.file, store)
     if environment.text.startswith("file:"):
         file = command.reading.path(environment.text)
-        with contextlib.suppress(SpecError):  # reported where it is named
-            return conda_of(store.peek(file).root, file, store)
+        document = store.find(file)
+        return conda_of(document.root, file, store) if document is not None else None
     match = _REGISTERED.fullmatch(environment.text)
     if match is None:
         return None
@@ -225,10 +224,8 @@ def focal_loss(probability):
 
 @check("command")
 def _import_fails(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
-    for called in context.calls_of(command):
-        syntax = parse(called.file) if called.file is not None else None
-        if syntax is not None and called.file is not None:
-            yield from _failing(called, called.file, syntax)
+    for called, file, syntax in context.scripts_of(command):
+        yield from _failing(called, file, syntax)
 
 
 def _failing(called: CalledScript, file: Path, syntax: Syntax) -> Iterator[Diagnostic]:

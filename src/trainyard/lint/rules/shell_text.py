@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
 from trainyard.lint.checks import LintContext, check
 from trainyard.spec.diagnostic import Diagnostic, Related, Severity
 from trainyard.spec.documents import Document, Node, Value
-from trainyard.spec.expressions import Binding, ExpressionError, bindings_in, only_binding
+from trainyard.spec.expressions import Binding, ExpressionError, bindings_in, bindings_of_value, name_bound
 from trainyard.spec.model import Port
 from trainyard.spec.parsed import ParsedCommand
 from trainyard.spec.rule import Rule
@@ -52,13 +52,10 @@ inputs:
 
 @check("command")
 def _unquoted_text(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
-    try:
-        bindings = bindings_in(command.text)
-    except ExpressionError:
-        return
+    bindings = list(bindings_of_value(command.text))
     quoted = _quoted(command.text, bindings)
     for binding in bindings:
-        port = command.component.inputs.get(".".join(binding.path[1:])) if binding.path[0] == "inputs" else None
+        port = command.component.inputs.get(binding.name_in("inputs") or "")
         if port is None or binding in quoted or port.type != "string" or port.choices is not None:
             continue
         if port.default is not None and port.default.text.startswith("${{jobs."):
@@ -66,7 +63,7 @@ def _unquoted_text(command: ParsedCommand, context: LintContext) -> Iterator[Dia
         if not command.is_component and port.default is None and not _may_be_several_words(command, port.name):
             continue
         message = f"'{port.name}' is a string and not quoted: a space in it splits it into two words"
-        related = [Related(port.key_span, f"'{port.name}' is declared here")]
+        related = [port.declared]
         keeps_blanks = _is_printed(command.text, binding.start)
         split = next(
             (value for value in _known_values(command, port, context) if not _is_kept(value.text, keeps_blanks)), None
@@ -92,12 +89,8 @@ inputs:
 
 @check("command")
 def _text_breaks_quotes(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
-    try:
-        quoted = _quoted(command.text, bindings_in(command.text))
-    except ExpressionError:
-        return
-    for binding, quote in quoted.items():
-        port = command.component.inputs.get(".".join(binding.path[1:])) if binding.path[0] == "inputs" else None
+    for binding, quote in _quoted(command.text, bindings_of_value(command.text)).items():
+        port = command.component.inputs.get(binding.name_in("inputs") or "")
         if port is None or port.type != "string":
             continue
         for value in _known_values(command, port, context):
@@ -113,18 +106,16 @@ def _known_values(command: ParsedCommand, port: Port, context: LintContext) -> I
     """The literals that an input is known to be set to: its default, and what jobs set it to."""
     if port.default is not None:
         yield port.default
-    own = command.node.find("inputs", port.name)
-    if not command.is_component and own is not None and own.is_text:
-        binding = only_binding(own.text)
-        literal = command.reading.document.root.find("inputs", ".".join(binding.path[2:])) if binding else own
-        if literal is not None and literal.is_text:
+    own = command.node.find_text("inputs", port.name)
+    if not command.is_component and own is not None:
+        bound = name_bound(own.text, "parent.inputs")
+        literal = own if bound is None else command.reading.document.root.find_text("inputs", bound)
+        if literal is not None:
             yield literal.value
     for pipeline, job in context.jobs_using(command.component):
         if port.name in job.inputs:
             value = job.inputs[port.name]
-            binding = only_binding(value.data) if isinstance(value.data, str) else None
-            bound = binding.path[2:] if binding is not None and binding.path[:2] == ("parent", "inputs") else ()
-            given = pipeline.inputs.get(".".join(bound))
+            given = pipeline.inputs.get(name_bound(value.text_or_path or "", "parent.inputs") or "")
             yield given.default if given is not None and given.default is not None else value
 
 
@@ -143,16 +134,15 @@ def _may_be_several_words(command: ParsedCommand, name: str) -> bool:
     node = command.node.find("inputs", name)
     if node is None or not node.is_text or _WRONG_SCOPE.fullmatch(node.text):
         return False
-    binding = only_binding(node.text)
-    if binding is not None and binding.path[:2] == ("parent", "inputs"):
-        literal = command.reading.document.root.find("inputs", ".".join(binding.path[2:]))
-        return literal is None or not literal.is_text or not _ONE_WORD.fullmatch(literal.text)
-    if binding is not None and binding.path[:2] == ("parent", "jobs"):
-        return False  # jobs produce data
-    return not _ONE_WORD.fullmatch(node.text)
+    bound = name_bound(node.text, "parent.inputs")
+    if bound is not None:
+        literal = command.reading.document.root.find_text("inputs", bound)
+        return literal is None or not _ONE_WORD.fullmatch(literal.text)
+    # Jobs produce data.
+    return name_bound(node.text, "parent.jobs") is None and not _ONE_WORD.fullmatch(node.text)
 
 
-def _quoted(command: str, bindings: Sequence[Binding]) -> dict[Binding, str]:
+def _quoted(command: str, bindings: Iterable[Binding]) -> dict[Binding, str]:
     """The bindings inside quotes, each with its quote."""
     found: dict[Binding, str] = {}
     if "'" not in command and '"' not in command:

@@ -10,6 +10,7 @@ from itertools import chain
 from trainyard.lint.checks import LintContext, LintedFile, check, known_words
 from trainyard.lint.rules.code_folders import FILE_NOT_IN_CODE
 from trainyard.lint.script_calls import script_steps
+from trainyard.project_files import names_in
 from trainyard.settings.suggestions import close_match, only_close, slips
 from trainyard.spec.diagnostic import Diagnostic, Related, Severity
 from trainyard.spec.documents import Entry, Node, shorten
@@ -39,19 +40,10 @@ _MEMORY = re.compile(r"([0-9]+)[a-z]*", re.IGNORECASE)
 _FEWEST_MEGABYTES = 256
 # standard_e8s_v3 has 8 cores: https://learn.microsoft.com/azure/machine-learning/quickstart-spark-jobs
 _MACHINE = re.compile(r"standard_e([0-9]+)s_v3", re.IGNORECASE)
-
-
-SPARK_MODE = Rule("AML315", "spark-mode", "error").explained(
-    summary="Spark reads and writes data only with `mode: direct`.",
-    why="Executors on several machines open the addresses themselves; nothing is mounted or copied for them. Azure "
-    "ML's client refuses any other mode, and one that is not set.",
-    example="""\
+_JOB = """\
 type: spark
 code: ./src
 entry: {file: count.py}
-inputs:
-  text: {type: uri_file, path: "azureml:words:3", mode: ‹ro_mount⇒direct›}
-args: --text ${{inputs.text}}
 conf:
   spark.driver.cores: 1
   spark.driver.memory: 2g
@@ -59,9 +51,24 @@ conf:
   spark.executor.memory: 2g
   spark.executor.instances: 2
 resources: {instance_type: standard_e4s_v3, runtime_version: "3.4"}
+"""
+_SCRIPT = """\
 === src/count.py
 print("counting")
-""",
+"""
+
+
+SPARK_MODE = Rule("AML315", "spark-mode", "error").explained(
+    summary="Spark reads and writes data only with `mode: direct`.",
+    why="Executors on several machines open the addresses themselves; nothing is mounted or copied for them. Azure "
+    "ML's client refuses any other mode, and one that is not set.",
+    example=_JOB
+    + """\
+args: --text ${{inputs.text}}
+inputs:
+  text: {type: uri_file, path: "azureml:words:3", mode: ‹ro_mount⇒direct›}
+"""
+    + _SCRIPT,
 )
 
 
@@ -122,21 +129,7 @@ SPARK_MACHINES = Rule("AML316", "spark-machines", "error").explained(
     why="`resources` are serverless machines, `compute` an attached Synapse pool. Azure ML's client refuses both, "
     "neither, and with dynamic allocation a number of executors outside of minExecutors and maxExecutors. Spark itself "
     "takes memory without a unit for megabytes, and starts no executor with more cores than a machine has.",
-    example="""\
-type: spark
-code: ./src
-entry: {file: count.py}
-conf:
-  spark.driver.cores: 1
-  spark.driver.memory: 2g
-  spark.executor.cores: 2
-  spark.executor.memory: 2g
-  spark.executor.instances: 2
-resources: {instance_type: standard_e4s_v3, runtime_version: "3.4"}
-‹‸compute: azureml:spark-pool
-⇒›=== src/count.py
-print("counting")
-""",
+    example=_JOB + "‹‸compute: azureml:spark-pool\n⇒›" + _SCRIPT,
 )
 
 
@@ -263,7 +256,7 @@ def _files_of_spark(file: LintedFile, context: LintContext) -> Iterator[Diagnost
         for item in (item for key in _FILE_KEYS if (listed := step.node.get(key)) is not None for item in listed.items):
             if code is None or not names or not item.is_text or not _PLAIN_PATH.fullmatch(item.text):
                 continue
-            siblings = sorted(os.listdir(code)) if os.path.isdir(code) else []
+            siblings = names_in(code)
             meant = only_close(item.text, siblings)
             if not os.path.lexists(code / item.text) and (meant is not None or item.text.endswith(".py")):
                 message = f"the code '{code.name}' contains no '{shorten(item.text)}'"

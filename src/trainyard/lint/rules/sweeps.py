@@ -31,6 +31,27 @@ _LIMITS = (
     ("max_concurrent_trials", "max_total_trials", "concurrent trials", "trials in total"),
     ("trial_timeout", "timeout", "seconds per trial", "seconds for the sweep"),
 )
+_SWEEP = """\
+type: sweep
+trial:
+  code: ./src
+  command: python train.py --rate ${{search_space.rate}}
+  environment: azureml:torch:3
+compute: azureml:cpus
+search_space:
+  rate: {type: uniform, min_value: 0.1, max_value: 0.5}
+limits: {max_total_trials: 20, max_concurrent_trials: 4}
+sampling_algorithm: ‸random
+objective: {goal: minimize, primary_metric: ‸val_loss}
+=== src/train.py
+import argparse
+
+import mlflow
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--rate", type=float)
+mlflow.log_metric("val_loss", parser.parse_args().rate)
+"""
 
 
 SWEEP_CONTRADICTION = Rule("AML313", "sweep-contradiction", "warning").explained(
@@ -39,18 +60,7 @@ SWEEP_CONTRADICTION = Rule("AML313", "sweep-contradiction", "warning").explained
     "only `choice`; `bayesian` takes `choice`, `uniform` and `quniform`; concurrent trials may not exceed the total, "
     "nor a trial's timeout that of the sweep. A bandit policy has one slack. `loguniform` takes the logarithms of the "
     "least and the largest value.",
-    example="""\
-type: sweep
-trial:
-  command: python -m train --rate ${{search_space.rate}}
-  environment: azureml:torch:3
-compute: azureml:cpus
-sampling_algorithm: ‹grid⇒random›
-search_space:
-  rate: {type: uniform, min_value: 0.1, max_value: 0.5}
-objective: {goal: minimize, primary_metric: loss}
-limits: {max_total_trials: 20, max_concurrent_trials: 4}
-""",
+    example=_SWEEP.replace("‸random", "‹grid⇒random›").replace("‸val_loss", "val_loss"),
 )
 
 
@@ -184,27 +194,7 @@ METRIC_NOT_LOGGED = Rule("AML507", "metric-not-logged", "warning").explained(
     why="A sweep reads `primary_metric` from each trial's run by its exact name; without it all trials are the same. "
     "Only reported if the scripts log metrics by literal names, and nothing in the code can log others (`autolog`, "
     "names that are put together, packages that log by themselves).",
-    example="""\
-type: sweep
-trial:
-  code: ./src
-  command: python train.py --rate ${{search_space.rate}}
-  environment: azureml:torch:3
-compute: azureml:cpus
-sampling_algorithm: random
-search_space:
-  rate: {type: uniform, min_value: 0.1, max_value: 0.5}
-objective: {goal: minimize, primary_metric: ‹val_los⇒val_loss›}
-limits: {max_total_trials: 20}
-=== src/train.py
-import argparse
-
-import mlflow
-
-parser = argparse.ArgumentParser()
-parser.add_argument("--rate", type=float)
-mlflow.log_metric("val_loss", parser.parse_args().rate)
-""",
+    example=_SWEEP.replace("‸random", "random").replace("‸val_loss", "‹val_los⇒val_loss›"),
 )
 
 

@@ -8,10 +8,11 @@ from pathlib import Path
 
 from trainyard.lint.checks import LintContext, LintedFile, check, known_words
 from trainyard.lint.rules.data_paths import Data, data_in
+from trainyard.project_files import names_in
 from trainyard.settings.suggestions import only_close
 from trainyard.spec.diagnostic import Diagnostic, SpecError
 from trainyard.spec.documents import Node, shorten
-from trainyard.spec.parsed import is_address
+from trainyard.spec.parsed import is_address, is_there
 from trainyard.spec.rule import Rule
 
 _KEYS: list[str] = known_words("mltable")
@@ -72,10 +73,7 @@ def _table(data: Data, file: LintedFile) -> Path | None:
     if data.type != "mltable" or not data.is_input or is_address(text) or "${{" in text:
         return None
     table = Path(os.path.normpath(file.document.file.parent / text.removeprefix("file:"))) / "MLTable"
-    try:
-        return table if os.path.isfile(table) else None
-    except (OSError, ValueError):
-        return None
+    return table if is_there(table, folder=False) else None
 
 
 def _keys(root: Node) -> Iterator[Diagnostic]:
@@ -112,8 +110,7 @@ def _missing(path: Node, folder: Path) -> Iterator[Diagnostic]:
     if is_address(path.text) or "${{" in path.text or os.path.lexists(folder / path.text):
         return
     named = Path(os.path.normpath(folder / path.text))
-    others = sorted(os.listdir(named.parent)) if os.path.isdir(named.parent) else []
-    meant = only_close(named.name, others)
+    meant = only_close(named.name, names_in(named.parent))
     if meant is not None:
         yield TABLE_FILE.at(path.span, f"there is no '{shorten(path.text)}'", f"Did you mean '{meant}'?")
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from trainyard.lint.checks import LintContext, check
 from trainyard.lint.placements import Placement
-from trainyard.lint.scripts.syntax import Syntax, dotted, keyword, line_of, parse
+from trainyard.lint.scripts.syntax import Syntax, dotted, keyword, line_of
 from trainyard.spec.diagnostic import Diagnostic
 from trainyard.spec.documents import Node, shorten
 from trainyard.spec.parsed import ParsedCommand, ParsedPipeline
@@ -156,13 +156,12 @@ mlflow.log_metric("recall‹@⇒_at_›5", 0.8)
 
 @check("command")
 def _metric_name(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
-    for called in context.calls_of(command):
-        syntax = parse(called.file) if called.file is not None else None
-        for name, logs in _names_logged(syntax) if syntax is not None else ():
+    for called, file, syntax in context.scripts_of(command):
+        for name, logs in _names_logged(syntax):
             allowed = _NOT_AT_START.sub("", posixpath.normpath(_NOT_IN_NAMES.sub("_", name))) or "metric"
-            if called.file is not None and allowed != name:
+            if allowed != name:
                 message = f"{called.name} logs '{shorten(name)}', a name that MLflow does not allow"
-                related = [line_of(called.file, logs, "it is logged here")]
+                related = [line_of(file, logs, "it is logged here")]
                 yield METRIC_NAME.at(called.place, message, f"Write '{shorten(allowed)}'.", related)
 
 
