@@ -16,7 +16,7 @@ from trainyard.lint.scripts.data_reads import Read, reads_of
 from trainyard.lint.scripts.flag_readers import read_flags, with_task_flags
 from trainyard.lint.scripts.flags import ScriptFlags
 from trainyard.lint.scripts.syntax import Syntax, parse
-from trainyard.project_files import read_bytes, repository_of, yaml_files
+from trainyard.project_files import read_bytes, read_text, repository_of, yaml_files
 from trainyard.spec.computes import Computes
 from trainyard.spec.diagnostic import Diagnostic, Related, Span
 from trainyard.spec.documents import Document, Node, Value
@@ -37,7 +37,7 @@ Check = Callable[[Any, "LintContext"], Iterator[Diagnostic]]
 _Function = TypeVar("_Function", bound=Check)
 _Made = TypeVar("_Made")
 _NAMES_COMPONENT = re.compile(rb"\b(?:component|trial)\s*:\s*[\"']?(?:file:)?([^\s:\"',{}]+\.ya?ml)\b")
-_READS_VARIABLES = re.compile(rb"environ|getenv|AZUREML_|AZURE_ML_")
+_READS_VARIABLES = re.compile("environ|getenv|AZUREML_|AZURE_ML_")
 
 _KNOWN_WORDS_FILE = Path(__file__).with_name("known_words.json")
 _KNOWN_WORDS = json.loads(_KNOWN_WORDS_FILE.read_text(encoding="utf-8"))
@@ -158,7 +158,7 @@ class LintContext:
 
     def reads_variables(self, script: Path) -> bool:
         """Whether a script may read environment variables."""
-        return _kept(self.outside, ("variables", script), lambda: _mentions(script, _READS_VARIABLES))
+        return _kept(self.outside, ("variables", script), lambda: mentions(script, _READS_VARIABLES))
 
     def doubtful_uploads(self, code: Path) -> list[Upload]:
         """What should hardly be uploaded with the code of a component."""
@@ -283,9 +283,10 @@ def _components_named_in(root: Path) -> frozenset[Path]:
     return frozenset(found)
 
 
-def _mentions(script: Path, pattern: re.Pattern[bytes]) -> bool:
+def mentions(script: Path, pattern: re.Pattern[str]) -> bool:
+    """Return whether a script contains a pattern; True for one that cannot be read, and may."""
     try:
-        return pattern.search(read_bytes(script)) is not None
+        return pattern.search(read_text(script, errors="replace")) is not None
     except OSError:
         return True
 

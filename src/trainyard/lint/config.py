@@ -191,16 +191,14 @@ def _settings(file: Path, table: Mapping[str, Any], rules: Mapping[str, Rule]) -
     for key in table:
         if key not in _KEYS:
             raise _wrong(file, f"unknown key '{key}'", close_match(key, _KEYS) or f"Known keys: {', '.join(_KEYS)}.")
-    severity, exclude = _pairs(file, table, "severity"), table.get("exclude", [])
+    severity = _pairs(file, table, "severity")
     for rule, word in severity.items():
         if rule not in rules:
             raise _wrong(file, f"severity: unknown rule '{rule}'", suggest_rule(rule, rules))
         if word not in SEVERITIES:
             expected = f"{', '.join(SEVERITIES[:-1])} or {SEVERITIES[-1]}"
             raise _wrong(file, f"severity: '{rule}' must be {expected}, not '{word}'", close_match(word, SEVERITIES))
-    if not isinstance(exclude, list) or not all(isinstance(pattern, str) for pattern in exclude):
-        message = f"'exclude' must be a list of patterns, not {exclude!r}"
-        raise _wrong(file, message, 'Write `exclude = ["examples/**"]`.')
+    exclude = _texts(file, table, "exclude", "patterns", 'Write `exclude = ["examples/**"]`.')
     baseline, pedantic = table.get("baseline"), table.get("pedantic", False)
     if baseline is not None and (not isinstance(baseline, str) or not baseline):
         raise _wrong(file, f"'baseline' must be the name of a file, not {baseline!r}")
@@ -212,17 +210,22 @@ def _settings(file: Path, table: Mapping[str, Any], rules: Mapping[str, Rule]) -
     known = file.parent / baseline if baseline is not None else None
     select, ignore = (_rules(file, table, key, rules) for key in ("select", "ignore"))
     computes = _pairs(file, table, "computes")
-    return LintSettings(file, severity, tuple(exclude), computes, known, pedantic, fail_on, select, ignore)
+    return LintSettings(file, severity, exclude, computes, known, pedantic, fail_on, select, ignore)
 
 
 def _rules(file: Path, table: Mapping[str, Any], key: str, rules: Mapping[str, Rule]) -> tuple[str, ...]:
-    named = table.get(key, [])
-    if not isinstance(named, list) or not all(isinstance(rule, str) for rule in named):
-        raise _wrong(file, f"'{key}' must be a list of rules, not {named!r}", f'Write `{key} = ["AML2", "AML304"]`.')
+    named = _texts(file, table, key, "rules", f'Write `{key} = ["AML2", "AML304"]`.')
     try:
         return beginnings_of_ids(named, rules)
     except UsageError as error:
         raise _wrong(file, f"{key}: {error}") from None
+
+
+def _texts(file: Path, table: Mapping[str, Any], key: str, what: str, hint: str) -> tuple[str, ...]:
+    texts = table.get(key, [])
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+        raise _wrong(file, f"'{key}' must be a list of {what}, not {texts!r}", hint)
+    return tuple(texts)
 
 
 def beginnings_of_ids(named: Iterable[str], rules: Mapping[str, Rule]) -> tuple[str, ...]:

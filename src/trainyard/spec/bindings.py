@@ -156,7 +156,7 @@ def _check_inputs(job: Job, scope: PipelineComponent, reading: Reading) -> None:
         given = entries.get(name)
         if port.default is None and not port.optional and (given is None or given.value.data is None):
             # An input set under a mistyped name is reported once, where it is written.
-            if given is None and any(close_match(other, [name]) for other in _unknown(entries, declared)):
+            if given is None and any(close_match(other, [name]) for other in entries if other not in declared):
                 continue
             message = f"job '{job.name}' does not set the required input '{name}'"
             related = (Related(port.key_span, f"'{name}' is declared here, without a default"),)
@@ -206,10 +206,6 @@ def _is_meant_elsewhere(source: Port, port: Port, scope: PipelineComponent) -> b
             if is_bound and other is not None and other.is_parameter and _has_type(source.default, other):
                 return True
     return False
-
-
-def _unknown(entries: Iterable[str], declared: Mapping[str, Port]) -> list[str]:
-    return [name for name in entries if name not in declared]
 
 
 def _check_outputs(job: Job, scope: PipelineComponent, reading: Reading) -> None:

@@ -25,8 +25,8 @@ from trainyard.spec.rule import Rule
 from trainyard.spec.rules import YAML_TRAP
 
 # What the client's boolean fields take besides YAML's own.
-_TRUE_WORDS = frozenset({"true", "t", "yes", "y", "on", "1"})
-_FALSE_WORDS = frozenset({"false", "f", "no", "n", "off", "0"})
+TRUE_WORDS = frozenset({"true", "t", "yes", "y", "on", "1"})
+FALSE_WORDS = frozenset({"false", "f", "no", "n", "off", "0"})
 
 
 class DocumentStore:
@@ -162,8 +162,8 @@ class Findings:
     def boolean(self, node: Node, *keys: str, default: bool) -> bool:
         """The boolean at a path of keys, or the default."""
         lowered = self.text(node, *keys).lower()
-        if lowered in _TRUE_WORDS or lowered in _FALSE_WORDS:
-            return lowered in _TRUE_WORDS
+        if lowered in TRUE_WORDS or lowered in FALSE_WORDS:
+            return lowered in TRUE_WORDS
         self.left_out = self.left_out or (lowered != "" and "${{" not in lowered)
         return default
 

@@ -73,6 +73,8 @@ _REMOTE_PATH = re.compile(r"azureml:(?:\.|[^/:]+/|[^:]*\.ya?ml$)")
 # A component's own, when the job names one.
 _IGNORED_BESIDE_COMPONENT = ("command", "code", "environment")
 
+# What a job may wait for others by.
+_BOUND_KEYS = ("inputs", "environment_variables", "resources", "distribution")
 _DEEPEST_PIPELINE = 20
 
 
@@ -605,7 +607,8 @@ def _type_of_bound(text: str, pipeline: PipelineComponent) -> str:
 
 def _check_cycles(jobs: Mapping[str, Job], reading: Reading) -> None:
     waits_for = {
-        name: frozenset(job_bound_to(binding) for binding in bindings_of_value(_bound_data(job))) & jobs.keys()
+        name: frozenset(map(job_bound_to, bindings_of_value([job.node.data.get(key) for key in _BOUND_KEYS])))
+        & jobs.keys()
         for name, job in jobs.items()
     }
     cycle = find_cycle(waits_for)
@@ -619,11 +622,6 @@ def _check_cycles(jobs: Mapping[str, Job], reading: Reading) -> None:
                 related = [Related(jobs[name].key_span, f"the job '{name}' is here") for name in cycle[1:-1]]
                 reading.findings.diagnostics.append(cycle_at(span, cycle, related))
                 return
-
-
-def _bound_data(job: Job) -> list[object]:
-    keys = ("inputs", "environment_variables", "resources", "distribution")
-    return [job.node.data.get(key) for key in keys]
 
 
 def _environment_variables(node: Node, findings: Findings) -> dict[str, Value]:

@@ -115,13 +115,10 @@ def _size_by_default(file: LintedFile, context: LintContext) -> Iterator[Diagnos
     """A cluster or machine whose size nobody chose."""
     root = file.root
     kind = root.get("type") if file.kind == "compute" else None
-    if kind is not None and kind.text.lower() in ("amlcompute", "computeinstance") and not _names_a_size(root):
+    has_size = any("size" in name for name in root.entries)  # a misspelt one is reported as that
+    if kind is not None and kind.text.lower() in ("amlcompute", "computeinstance") and not has_size:
         message = f"there is no 'size', and Azure ML's client takes {_DEFAULT_SIZE}"
         yield MISSING_KEY.at(root.key_span("type"), message, f"Write `size: {_DEFAULT_SIZE}`.", severity="info")
-
-
-def _names_a_size(compute: Node) -> bool:
-    return any("size" in name for name in compute.entries)  # a misspelt one is reported as that
 
 
 UNKNOWN_COMPUTE = Rule("AML413", "unknown-compute", "warning").explained(

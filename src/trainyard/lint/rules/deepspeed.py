@@ -36,8 +36,7 @@ _CONFIG_FLAG = re.compile(r"--(deepspeed|ds)([-_]?config)?", re.IGNORECASE)
 # A relative path without bindings.
 _CONFIG_FILE = re.compile(r"(?!/)(?!.*\$\{\{).*\.json", re.DOTALL)
 _JOB = """\
-@command
-code: ./src
+@command - ./src
 command: python train.py --deepspeed_config ds.json
 distribution: {type: pytorch, process_count_per_instance: 4}
 resources: {instance_count: 2, shm_size: 64g}
@@ -236,14 +235,8 @@ def _two_precisions(document: Document) -> Iterator[Diagnostic]:
 DEEPSPEED_BF16_WITHOUT_HARDWARE = Rule("AML707", "deepspeed-bf16-without-hardware", "warning").explained(
     summary="bf16 is enabled, but the machine's GPUs do not support it.",
     why="V100, T4 and older GPUs have no bf16: DeepSpeed rejects it, or it is emulated and slow.",
-    example="""\
-@command
-code: ./src
-command: python train.py --deepspeed_config ds.json
-distribution: {type: pytorch, process_count_per_instance: 4}
-resources: {instance_type: Standard_NC64as_T4_v3, shm_size: 64g}
-=== src/train.py
-print("training")
+    example=_JOB.replace("instance_count: 2", "instance_type: Standard_NC64as_T4_v3")
+    + """\
 === src/ds.json
 {
   "train_batch_size": 64,

@@ -461,11 +461,10 @@ BATCH_MEANS_AVERAGED = Rule("AML639", "batch-means-averaged", "info").explained(
     "and divide once (docs/metrics.md). Only reported for losses of PyTorch that are means, and if no DataLoader "
     "drops its last batch.",
     example=_JOB
+    + _BEGINS
     + """\
-import torch
 from torch.utils.data import DataLoader, DistributedSampler
 
-torch.distributed.init_process_group()
 data = torch.arange(60.0).reshape(-1, 1)
 loader = DataLoader(data, batch_size=8, sampler=DistributedSampler(data, shuffle=False))
 total, samples = 0.0, 0

@@ -14,6 +14,7 @@ from trainyard.project_files import read_text, text_or_empty
 from trainyard.settings.quantities import counted
 from trainyard.spec.diagnostic import Diagnostic, Related, Span
 from trainyard.spec.distributions import Mpi
+from trainyard.spec.findings import FALSE_WORDS, TRUE_WORDS
 from trainyard.spec.model import Environment
 from trainyard.spec.rule import Rule
 from trainyard.spec.shell_lexer import simple_commands
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
 _PRECISION_NAME = re.compile(r"(mixed_)?precision|(torch_)?dtype|amp_dtype", re.IGNORECASE)
 _BF16_VALUE = re.compile(r"bf16(-mixed|-true)?|bfloat16", re.IGNORECASE)
 _MENTIONS_BF16 = re.compile("bf16|bfloat16", re.IGNORECASE)
-_ON = frozenset({"1", "true", "yes", "y", "t", "on"})
-_OFF = frozenset({"0", "false", "no", "n", "f", "off"})
 _ARG = re.compile(r"ARG\s+(\w+)=[\"']?([^\s\"']+)", re.IGNORECASE)
 _FROM = re.compile(r"FROM\s+(?:--\S+\s+)*(\S+)(?:\s+AS\s+(\S+))?", re.IGNORECASE)
 _VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}|\$(\w+)")
@@ -190,7 +189,7 @@ def _bf16_in_command(placement: Placement, context: LintContext) -> Iterator[Spa
         for at, word in enumerate(words):
             name, _, value = word.text.lstrip("-").partition("=")
             following = value or (words[at + 1].text if at + 1 < len(words) else "")
-            is_flag = word.text.startswith("--") and name.lower() == "bf16" and following.lower() not in _OFF
+            is_flag = word.text.startswith("--") and name.lower() == "bf16" and following.lower() not in FALSE_WORDS
             if is_flag or (_PRECISION_NAME.fullmatch(name.replace("-", "_")) and _BF16_VALUE.fullmatch(following)):
                 assert command is not None
                 yield command.span(word.start, word.end)
@@ -202,7 +201,7 @@ def _bf16_inputs(placement: Placement) -> Iterator[Span]:
         value = placement.input(name) if is_precision or is_switch else None
         if value is None:
             continue
-        if (is_precision and _BF16_VALUE.fullmatch(value.text)) or (is_switch and value.text.lower() in _ON):
+        if (is_precision and _BF16_VALUE.fullmatch(value.text)) or (is_switch and value.text.lower() in TRUE_WORDS):
             yield placement.inputs[name].span if name in placement.inputs else value.span
 
 
@@ -260,11 +259,11 @@ def _cuda_launch_blocking(placement: Placement, context: LintContext) -> Iterato
 def _switched_on(variable: str, placement: Placement, context: LintContext) -> Iterator[Span]:
     """Where a variable is set to true: under `environment_variables`, or in the command itself."""
     for name, entry in placement.node.entries_of("environment_variables").items():
-        if name == variable and entry.value.text.lower() in _ON:
+        if name == variable and entry.value.text.lower() in TRUE_WORDS:
             yield entry.key.span
     command = context.command_of(placement.component)
     for match in _ASSIGNED_IN_COMMAND.finditer(command.text) if command is not None else ():
-        if match[1] == variable and match[2].lower() in _ON:
+        if match[1] == variable and match[2].lower() in TRUE_WORDS:
             assert command is not None
             yield command.span(*match.span())
 

@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from trainyard.catalogue.python_packages import known_module, modules_of, package_of
-from trainyard.lint.checks import LintContext, LintedFile, check, known_words
+from trainyard.lint.checks import LintContext, LintedFile, check, known_words, mentions
 from trainyard.lint.rules.conda_files import conda_of, packages_of
 from trainyard.lint.script_calls import script_steps
 from trainyard.lint.scripts.syntax import Syntax, line_of, parse, syntax_error, walk
-from trainyard.project_files import read_text
 from trainyard.resources import PACKAGE
 from trainyard.settings.suggestions import did_you_mean
 from trainyard.spec.diagnostic import Diagnostic, Related, Span
@@ -156,15 +155,8 @@ def _decidable_calls(command: ParsedCommand, context: LintContext) -> Iterator[C
     if _FINDS_MODULES.search(without_archive(command.text)) or "PYTHONPATH" in without_archive(document):
         return
     for called in context.calls_of(command):
-        if called.file is not None and not _finds_modules(called.file):
+        if called.file is not None and not mentions(called.file, _FINDS_MODULES):
             yield called
-
-
-def _finds_modules(script: Path) -> bool:
-    try:
-        return _FINDS_MODULES.search(read_text(script, errors="replace")) is not None
-    except OSError:
-        return True
 
 
 def _imported_here(each: Import) -> Related:

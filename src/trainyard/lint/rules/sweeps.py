@@ -76,7 +76,8 @@ def _check(sweep: Node) -> Iterator[Diagnostic]:
     yield from _policy(sweep)
     for name, entry in sweep.entries_of("search_space").items():
         least, most = entry.value.get("min_value"), entry.value.get("max_value")
-        if least is not None and _is_empty(least, most):
+        low, high = number_of(least), number_of(most)
+        if least is not None and low is not None and high is not None and low >= high:
             message = f"'{name}' has a min_value of {least.text}, not below its max_value"
             yield SWEEP_CONTRADICTION.at(least.span, message, "Swap them, or fix the wrong one.")
         yield from _not_exponents(name, entry.value)
@@ -173,12 +174,6 @@ def _unused(sweep: Node) -> Iterator[Diagnostic]:
             message = f"the trial's command does not use '{name}' of the search space"
             hint = f"Put ${{{{search_space.{name}}}}} into the command, or remove '{name}'."
             yield UNUSED_INPUT.at(entry.key.span, message, hint)
-
-
-def _is_empty(least: Node, most: Node | None) -> bool:
-    """Whether nothing lies between two bounds; False unless both are numbers."""
-    low, high = number_of(least), number_of(most)
-    return low is not None and high is not None and low >= high
 
 
 _LOG_NOTHING: frozenset[str] = frozenset(known_words("packages_that_log_nothing"))

@@ -223,11 +223,7 @@ def _typer_flag(parameter: ast.arg, default: ast.expr | None, imported: Mapping[
     flag = "--" + parameter.arg.replace("_", "-")
     names = written or ((flag, "--no-" + flag[2:]) if dotted(annotation or ast.Constant(0), {}) == "bool" else (flag,))
     if marker is not None and marker is default:
-        required = _first_is_ellipsis(marker)
+        required = bool(marker.args) and constant(marker.args[0]) is Ellipsis
     else:  # an option within Annotated is required when the parameter has no default
         required = marker is not None and default is None and not marker.keywords
     return Flag(names, parameter.lineno, file, required)
-
-
-def _first_is_ellipsis(call: ast.Call | None) -> bool:
-    return call is not None and bool(call.args) and constant(call.args[0]) is Ellipsis
