@@ -640,3 +640,18 @@ def test_an_environment_with_a_type_is_checked(tmp_path: Path) -> None:
     (tmp_path / "conda.yml").write_text("dependencies: [python=3.11]\n")
     text = "name: torch\ntype: conda\nimage: ubuntu:24.04\nconda_file: conda.yml\n"
     assert rules(tmp_path, text) == ["AML101"]
+
+
+def test_what_a_run_leaves_is_named_with_the_command_that_makes_it(tmp_path: Path) -> None:
+    fit = tmp_path / "pipelines" / "fit.yaml"
+    aside = tmp_path / ".trainyard" / "rendered" / "local" / "pipelines"
+    for folder in (fit.parent, aside):
+        folder.mkdir(parents=True)
+    fit.write_text("type: pipeline\njobs:\n  fit:\n    component: azureml:fit:1\n")
+    left = "../../../runs/base/jobs/fit/outputs/model"
+    inputs = f"inputs: {{model: {{type: uri_folder, path: {left}}}}}\n"
+    (found,) = findings(aside, JOB + "command: run ${{inputs.model}}\n" + inputs)
+    assert (found.rule, found.severity) == ("AML424", "info")
+    assert found.hint == "`trainyard run pipelines/fit.yaml --profile local --name base` makes it."
+    (aside / left).mkdir(parents=True)
+    assert rules(aside, JOB + "command: run ${{inputs.model}}\n" + inputs) == []
