@@ -21,7 +21,6 @@ from trainyard.steps import train_ddp
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.meeting import TCPStore, open_store
 from trainyard.steps.runtime.rank_variables import RankVariables
-from trainyard.steps.training.agreement import StepTimes
 from trainyard.steps.training.observing.hang_watch import HangWatch, Place, late_ranks, late_ranks_named
 from trainyard.steps.training.observing.measures import StepGuards
 from trainyard.steps.training.samples.plan import AgreedStep, TrainingPlan
@@ -30,7 +29,7 @@ PLAN = TrainingPlan(1000, divide_batch(10, 10, 1), epochs=1)
 
 
 def agreed(number: int, loss: float = 1.0, norm: float = 1.0) -> AgreedStep:
-    return AgreedStep(PLAN.step(number), 0.1, loss, norm, False, [0.1], StepTimes(0.2, 0.1))
+    return AgreedStep(PLAN.step(number), 0.1, loss, norm, False, [0.1], 0.2)
 
 
 def wait_until(condition: Callable[[], bool]) -> None:

@@ -17,7 +17,6 @@ from trainyard.settings.batch_arithmetic import divide_batch
 from trainyard.steps import train_ddp
 from trainyard.steps.data.dataset.manifest import read_manifest
 from trainyard.steps.runtime.world import join_world
-from trainyard.steps.training.agreement import StepTimes
 from trainyard.steps.training.observing.flops import (
     ModelFlops,
     flops_of_transformer,
@@ -35,8 +34,7 @@ PLAN = TrainingPlan(10_000, divide_batch(20, 10, 2), epochs=1)
 
 
 def agreed(number: int, seconds: float, rank_own_seconds: list[float]) -> AgreedStep:
-    times = StepTimes(seconds, rank_own_seconds[0])
-    return AgreedStep(PLAN.step(number), 0.1, 1.0, 1.0, False, rank_own_seconds, times)
+    return AgreedStep(PLAN.step(number), 0.1, 1.0, 1.0, False, rank_own_seconds, seconds)
 
 
 def test_the_figures_of_a_window() -> None:

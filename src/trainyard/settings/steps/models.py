@@ -117,6 +117,8 @@ class ComputeReference:
     micro_batch_size: int = parameter(4, minimum=1)
     """Rows per forward pass of one rank."""
 
+    shard_model: bool = same_field(Evaluate, "shard_model")
+
     precision: str = parameter("fp32", choices=("fp32", "bf16", "fp16"))
     """The floating-point type of the forward pass; best the one that training uses."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Sequence
 
@@ -18,6 +19,7 @@ from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.files import find_model
 from trainyard.steps.runtime.long_work import ProgressLines
 from trainyard.steps.runtime.world import World, ranks_joined
+from trainyard.steps.training.engines.fsdp import shard_to_evaluate
 from trainyard.steps.training.from_transformers import model_digest
 from trainyard.steps.training.precision import Precision
 from trainyard.steps.training.randomness import ask_for_determinism
@@ -41,7 +43,8 @@ def compute_reference(settings: ComputeReference) -> int:
         verify_dataset(settings.data, manifest.shards(), world, settings.verify_data)
         ask_for_determinism()
         digest = model_digest(base_model, world)
-        model = task.new_model().to(world.device).eval()
+        model = shard_to_evaluate(task.new_model, world) if settings.shard_model else task.new_model().to(world.device)
+        model.eval()
         _write(settings, manifest, digest, task, model, world)
         world.log(f"{settings.prepared}: with the log-probabilities of the model with the SHA-256 {digest}")
     return 0
@@ -77,16 +80,19 @@ def _compute_share(
     world: World,
     dataset: DatasetWriter,
 ) -> Shard | None:
-    """Write this rank's share of a split, if it has one, as a shard of its own."""
+    """Write this rank's share of a split, if it has one, as a shard of its own.
+
+    Ranks that share a model make as many forward passes as the others: one without rows left repeats the first.
+    """
     start, stop = even_part(split.samples, world.rank, world.size)
-    if start == stop:
-        return None
+    most_rows = math.ceil(split.samples / world.size) if settings.shard_model else stop - start
     precision = Precision(settings.precision, world.device)
     progress = ProgressLines(f"{name}: computed", stop - start, "rows")
-    shard = dataset.shard(name, world.rank, REFERENCE_ARRAY)
-    for first in range(start, stop, settings.micro_batch_size):
+    shard = dataset.shard(name, world.rank, REFERENCE_ARRAY) if start < stop else None
+    for first in range(start, start + most_rows, settings.micro_batch_size):
         rows = np.arange(first, min(first + settings.micro_batch_size, stop))
-        batch = to_device(as_tensors(split.gather(rows), pin=world.device.type == "cuda"), world.device)
+        read = split.gather(rows if rows.size else np.zeros(1, dtype=np.int64))
+        batch = to_device(as_tensors(read, pin=world.device.type == "cuda"), world.device)
         with precision.autocast():
             values = task.log_probabilities(model, batch).float().cpu()
         if not values.isfinite().all():
@@ -94,9 +100,10 @@ def _compute_share(
                 f"--base-model {settings.base_model}: its log-probabilities of row {first} of {name} or one soon after "
                 f"are not finite in --precision {settings.precision}"
             )
-        shard.add(values.numpy())
-        progress.advance(len(rows))
-    return shard.close()
+        if shard is not None and rows.size:
+            shard.add(values.numpy())
+            progress.advance(len(rows))
+    return None if shard is None else shard.close()
 
 
 def _copy(settings: ComputeReference, names: Sequence[str], world: World) -> None:

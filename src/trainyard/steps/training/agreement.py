@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from trainyard.steps.runtime.world import World
-from trainyard.steps.training.samples.plan import NO_TOKENS, AgreedStep, Step, StepTimes, TokenCounts
+from trainyard.steps.training.samples.plan import NO_TOKENS, AgreedStep, Step, TokenCounts
 
 _LONG_OWN_SECONDS = 0.5
 """Above this, reading a step's agreement at once costs less than a thousandth of it, and stops take effect sooner."""
@@ -128,11 +128,13 @@ class Agreement:
             counted = [TokenCounts._make(numbers[start : start + 3]) for start in range(0, 3 * len(steps), 3)]
             numbers = numbers[3 * len(steps) :]
             losses, norms = numbers[: len(steps)], numbers[len(steps) :]
-            self._choose_pace(max(own_seconds))
+            # Chosen from what is the same on every rank: the slowest rank's seconds.
+            if (slowest := max(own_seconds)) > 0:
+                self.steps_are_long = slowest > _LONG_OWN_SECONDS
+                self._steps_at_once = max(1, min(_MOST_STEPS_AT_ONCE, int(_REDUCE_EVERY_OWN_SECONDS / slowest)))
             for taken, counts, loss_sum, norm in zip(steps, counted, losses, norms, strict=True):
                 # On a GPU the marks can be read only now, since the reduction comes after them on the device.
-                times = taken.marks.times()
-                self._own_seconds = times.own_seconds
+                seconds, self._own_seconds = taken.marks.seconds()
                 agreed.append(
                     AgreedStep(
                         step=taken.step,
@@ -141,19 +143,13 @@ class Agreement:
                         gradient_norm=norm,
                         stop=stopping_ranks > 0,
                         rank_own_seconds=own_seconds,
-                        times=times,
+                        seconds=seconds,
                         counts=counts,
                         rank_data_wait_seconds=waits,
                         rank_peak_bytes=peaks,
                     )
                 )
         return agreed
-
-    def _choose_pace(self, own_seconds: float) -> None:
-        """Choose from what is the same on every rank: the slowest rank's seconds."""
-        if own_seconds > 0:
-            self.steps_are_long = own_seconds > _LONG_OWN_SECONDS
-            self._steps_at_once = max(1, min(_MOST_STEPS_AT_ONCE, int(_REDUCE_EVERY_OWN_SECONDS / own_seconds)))
 
 
 @dataclass(frozen=True)
@@ -164,9 +160,9 @@ class StepMarks:
     forward_ended: Mark
     ended: Mark
 
-    def times(self) -> StepTimes:
-        """Return the times between the marks. On a GPU, only after the device has passed them."""
-        return StepTimes(_seconds_between(self.begun, self.ended), _seconds_between(self.begun, self.forward_ended))
+    def seconds(self) -> tuple[float, float]:
+        """Return the step's seconds, and those up to its last forward pass's end, once a GPU has passed the marks."""
+        return _seconds_between(self.begun, self.ended), _seconds_between(self.begun, self.forward_ended)
 
 
 class StepClock:

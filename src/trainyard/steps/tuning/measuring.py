@@ -65,8 +65,8 @@ def measure_candidate(given: GivenSettings[MeasureConfig]) -> int:
                 world.log("stopped before the measurement was complete; run the same command again")
                 return STOPPED_EXIT_CODE
             measured = steps[settings.warmup_steps :]
-            rate = statistics.median(agreed.step.samples / agreed.times.seconds for agreed in measured)
-            seconds = statistics.median(agreed.times.seconds for agreed in measured)
+            rate = statistics.median(agreed.step.samples / agreed.seconds for agreed in measured)
+            seconds = statistics.median(agreed.seconds for agreed in measured)
             trial.end(
                 MeasuredCandidate(candidate, rate, seconds, peak),
                 f"{rate:.4g} samples/s, {seconds:.4g} s a step, peak memory {peak / 2**30:.2f} GiB",

@@ -75,7 +75,14 @@ def check_blocks(settings: Training) -> None:
     SetupError for a missing package.
     """
     if settings.float8:
-        _check_float8(settings)
+        if settings.precision != "bf16":
+            raise StepError(f"--float8 needs --precision bf16 for everything else; found {settings.precision}")
+        if settings.tuning != "full":
+            raise StepError(f"--float8 does not work with --tuning {settings.tuning}; use full, or leave it out")
+        if not torch.cuda.is_available() or torch.cuda.get_device_capability() < _LEAST_CAPABILITY:
+            gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "a CPU"
+            raise StepError(f"--float8 needs a GPU that multiplies in float8 (L4, L40S, H100 and later); this is {gpu}")
+        require_packages("--float8", from_extra("torchao"), "torchao")
     if settings.checkpointed_operators != "all" and not settings.activation_checkpointing:
         raise StepError(
             f"--checkpointed-operators {settings.checkpointed_operators} needs --activation-checkpointing true"
@@ -224,21 +231,26 @@ class ActivationOffload:
         this = _Pass(self._last)
         self._last = weakref.ref(this)
         frozen = {parameter.shape for parameter in block.parameters() if not parameter.requires_grad}
-        if (before := this.before()) is not None and (earlier := before.before()) is not None:
-            self._let_go(earlier)
+        before = this.before()
+        earlier = None if before is None else before.before()
+        if self._copies is not None and earlier is not None and earlier.has_left is not None:
+            # Freed now, since what computes from here on waits until it has left the GPU.
+            torch.cuda.current_stream(self._copies.device).wait_event(earlier.has_left)
+            for kept in earlier.alive():
+                kept.on_device = None
         with torch.autograd.graph.saved_tensors_hooks(functools.partial(self._keep, this, frozen), self._bring_back):
             yield
         if self._copies is not None:
             this.has_left = self._copies.record_event()
 
     def _keep(self, this: _Pass, frozen: Container[torch.Size], tensor: torch.Tensor) -> Any:
-        base = tensor._base if tensor._is_view() and tensor._base is not None else tensor
+        base = tensor if tensor._base is None else tensor._base
         is_weight = isinstance(base, torch.nn.Parameter) or (base.grad_fn is None and base.shape in frozen)
         if is_weight or tensor.nbytes < _LEAST_BYTES:
             return tensor
         if (weight := _rounded_weight(base)) is not None:
-            layout = tensor.size(), tensor.stride(), tensor.storage_offset()
-            return lambda: weight.detach().to(base.dtype).as_strided(*layout)
+            dtype, layout = base.dtype, (tensor.size(), tensor.stride(), tensor.storage_offset())
+            return lambda: weight.detach().to(dtype).as_strided(*layout)
         on_gpu = tensor.device.type == "cuda"
         kept = _Kept(torch.empty_like(tensor, device="cpu", pin_memory=on_gpu, requires_grad=False), this)
         if not on_gpu:
@@ -273,13 +285,6 @@ class ActivationOffload:
         with torch.cuda.stream(stream):
             target.copy_(source, non_blocking=True)
 
-    def _let_go(self, earlier: _Pass) -> None:
-        """Free what has left the GPU: what computes from here on waits until it has."""
-        if self._copies is not None and earlier.has_left is not None:
-            torch.cuda.current_stream(self._copies.device).wait_event(earlier.has_left)
-            for kept in earlier.alive():
-                kept.on_device = None
-
 
 def _rounded_weight(tensor: torch.Tensor) -> torch.nn.Parameter | None:
     """Return the weight that a tensor is autocast's copy of, if it is one."""
@@ -289,26 +294,12 @@ def _rounded_weight(tensor: torch.Tensor) -> torch.nn.Parameter | None:
     return weight if isinstance(weight, torch.nn.Parameter) else None
 
 
-def _check_float8(settings: Training) -> None:
-    if settings.precision != "bf16":
-        raise StepError(f"--float8 needs --precision bf16 for everything else; found {settings.precision}")
-    if settings.tuning != "full":
-        raise StepError(f"--float8 does not work with --tuning {settings.tuning}; use full, or leave it out")
-    if not torch.cuda.is_available() or torch.cuda.get_device_capability() < _LEAST_CAPABILITY:
-        found = torch.cuda.get_device_name() if torch.cuda.is_available() else "a CPU"
-        raise StepError(f"--float8 needs a GPU that multiplies in float8 (L4, L40S, H100 and later); this is {found}")
-    require_packages("--float8", from_extra("torchao"), "torchao")
-
-
 def multiply_in_float8(blocks: Sequence[torch.nn.Module], *, emulate: bool = False) -> None:
     """Replace the linear layers of the blocks, in place; names and weights stay. `emulate` computes in fp32."""
     from torchao.float8 import Float8LinearConfig, convert_to_float8_training
 
+    def is_suitable(layer: torch.nn.Module, name: str) -> bool:
+        return isinstance(layer, torch.nn.Linear) and not any(size % _MULTIPLE for size in layer.weight.shape)
+
     for block in blocks:
-        convert_to_float8_training(block, module_filter_fn=_is_suitable, config=Float8LinearConfig(emulate=emulate))
-
-
-def _is_suitable(layer: torch.nn.Module, name: str) -> bool:
-    if not isinstance(layer, torch.nn.Linear):
-        return False
-    return layer.in_features % _MULTIPLE == 0 and layer.out_features % _MULTIPLE == 0
+        convert_to_float8_training(block, module_filter_fn=is_suitable, config=Float8LinearConfig(emulate=emulate))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -72,7 +73,16 @@ def read_deepspeed_config(settings: TrainDeepSpeed, batch: BatchArithmetic) -> d
     """Return the configuration for DeepSpeed. StepError names the file, the key, its value and what is expected."""
     file = settings.deepspeed_config
     config = _supported(file, read_config_file(file), settings)
-    required = _from_settings(settings, batch)
+    precision = f"--precision {settings.precision}"
+    # What the configuration must have, and from which setting it follows.
+    required: dict[str, tuple[Any, str]] = {
+        "train_batch_size": (batch.global_batch_size, f"--global-batch-size {batch.global_batch_size}"),
+        "train_micro_batch_size_per_gpu": (batch.micro_batch_size, f"--micro-batch-size {batch.micro_batch_size}"),
+        "gradient_accumulation_steps": (batch.accumulation_steps, str(batch)),
+        "gradient_clipping": (settings.gradient_clip_norm, f"--gradient-clip-norm {settings.gradient_clip_norm:g}"),
+        "bf16.enabled": (settings.precision == "bf16", precision),
+        "fp16.enabled": (settings.precision == "fp16", precision),
+    }
     for path, value in leaves_of(config):
         if value == AUTO or path not in required:
             continue
@@ -82,7 +92,8 @@ def read_deepspeed_config(settings: TrainDeepSpeed, batch: BatchArithmetic) -> d
             raise StepError(f"{file}: {contradiction(path, value, *required[path])}")
     resolved = _without_auto({key: value for key, value in config.items() if key not in _SET_BY_STEP})
     for path, (value, _) in required.items():
-        _set(resolved, path, value)
+        *sections, key = path.split(".")
+        functools.reduce(lambda section, name: section.setdefault(name, {}), sections, resolved)[key] = value
     resolved.setdefault("zero_optimization", {}).setdefault("stage", 0)
     _sum_in_fp32(resolved)
     return resolved
@@ -93,19 +104,6 @@ def _supported(file: Path, config: dict[str, Any], settings: TrainDeepSpeed) -> 
     for refusal in refusals(config, precision=settings.precision, compiled=settings.compile):
         raise StepError(f"{file}: {refusal.message}")
     return config
-
-
-def _from_settings(settings: TrainDeepSpeed, batch: BatchArithmetic) -> dict[str, tuple[Any, str]]:
-    """Return what the configuration must have, and from which setting it follows."""
-    precision = f"--precision {settings.precision}"
-    return {
-        "train_batch_size": (batch.global_batch_size, f"--global-batch-size {batch.global_batch_size}"),
-        "train_micro_batch_size_per_gpu": (batch.micro_batch_size, f"--micro-batch-size {batch.micro_batch_size}"),
-        "gradient_accumulation_steps": (batch.accumulation_steps, str(batch)),
-        "gradient_clipping": (settings.gradient_clip_norm, f"--gradient-clip-norm {settings.gradient_clip_norm:g}"),
-        "bf16.enabled": (settings.precision == "bf16", precision),
-        "fp16.enabled": (settings.precision == "fp16", precision),
-    }
 
 
 def read_config_file(file: Path) -> dict[str, Any]:
@@ -165,10 +163,3 @@ def _without_auto(config: Mapping[str, Any]) -> dict[str, Any]:
         for key, value in config.items()
         if value != AUTO
     }
-
-
-def _set(config: dict[str, Any], path: str, value: Any) -> None:
-    *sections, key = path.split(".")
-    for section in sections:
-        config = config.setdefault(section, {})
-    config[key] = value

@@ -28,7 +28,7 @@ from trainyard.steps.training.engines.deepspeed_config import (
     read_deepspeed_config,
     sums_micro_batches_in_bf16,
 )
-from trainyard.steps.training.engines.engine import Engine, EngineParts, refuse_adapters, refuse_other_optimizers
+from trainyard.steps.training.engines.engine import Engine, EngineParts, refuse_adapters_and_optimizers
 from trainyard.steps.training.engines.shared_model import shared_model, whole_model
 from trainyard.steps.training.fragments import (
     MODEL_KEY,
@@ -68,10 +68,10 @@ class DeepSpeedEngine(Engine):
     def check(cls, settings: Training, batch: BatchArithmetic) -> None:
         """Check the configuration file against the step's settings and DeepSpeed's own schema."""
         assert isinstance(settings, TrainDeepSpeed)
-        refuse_adapters(settings, "DeepSpeed, which keeps no weights that are not trained")
+        no_adapters = "DeepSpeed, which keeps no weights that are not trained"
+        refuse_adapters_and_optimizers(settings, no_adapters, "DeepSpeed, which cuts parameters into flat parts")
         if settings.float8:
             raise StepError("--float8 does not work with DeepSpeed, which rounds weights itself; use train_fsdp")
-        refuse_other_optimizers(settings, "DeepSpeed, which cuts parameters into flat parts")
         config = read_deepspeed_config(settings, batch)
         import_deepspeed()
         check_sections(settings.deepspeed_config, config)

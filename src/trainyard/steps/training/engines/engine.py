@@ -34,14 +34,10 @@ class EngineParts:
     """Called about once a second, on every rank, while rank 0 builds a model for all."""
 
 
-def refuse_adapters(settings: Training, why: str) -> None:
-    """StepError for a training of adapters with an engine that does not support it."""
-    if settings.tuning != "full":
-        raise StepError(f"--tuning {settings.tuning} does not work with {why}; use train_ddp or train_fsdp")
-
-
-def refuse_other_optimizers(settings: Training, why: str) -> None:
-    """StepError for an optimizer other than AdamW, with an engine that does not support it."""
+def refuse_adapters_and_optimizers(settings: Training, why_no_adapters: str | None, why: str) -> None:
+    """StepError for adapters, if there is a reason, and for an optimizer other than AdamW."""
+    if settings.tuning != "full" and why_no_adapters is not None:
+        raise StepError(f"--tuning {settings.tuning} does not work with {why_no_adapters}; use train_ddp or train_fsdp")
     if settings.optimizer != "adamw":
         raise StepError(f"--optimizer {settings.optimizer} does not work with {why}; use train_ddp, or adamw")
 

@@ -22,7 +22,7 @@ from trainyard.settings.steps.training import TrainFSDP, Training
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.world import World
 from trainyard.steps.training.engines.blocks import find_separate_blocks, prepare_blocks
-from trainyard.steps.training.engines.engine import Engine, EngineParts, refuse_other_optimizers
+from trainyard.steps.training.engines.engine import Engine, EngineParts, refuse_adapters_and_optimizers
 from trainyard.steps.training.engines.shared_model import RowsOfRank, SharedModel, shared_model, whole_model
 from trainyard.steps.training.fragments import (
     MODEL_KEY,
@@ -51,7 +51,7 @@ class FSDPEngine(Engine):
     def check(cls, settings: Training, batch: BatchArithmetic) -> None:
         """Refuse weights of 4 bits, which have no rows to shard, and a shard size that does not divide the ranks."""
         assert isinstance(settings, TrainFSDP)
-        refuse_other_optimizers(settings, "FSDP, which gives each rank only some rows of a matrix")
+        refuse_adapters_and_optimizers(settings, None, "FSDP, which gives each rank only some rows of a matrix")
         if settings.tuning == "qlora":
             raise StepError("--tuning qlora does not work with FSDP, which cannot shard 4-bit weights; use train_ddp")
         if settings.shard_size and batch.world_size % settings.shard_size:

@@ -62,17 +62,15 @@ class HorovodEngine(ReplicaEngine):
 
     def step(self, learning_rate: float) -> torch.Tensor:
         """Wait for the sums, clip, and step with AdamW."""
-        unused = self._unused_everywhere() if self._some_are_unused else []
+        unused = []
+        if self._some_are_unused:
+            has_gradient = torch.tensor([float(parameter.grad is not None) for parameter in self._trained])
+            counts = self.world.sum(has_gradient).tolist()
+            unused = [parameter for parameter, count in zip(self._trained, counts, strict=True) if count == 0]
         self._exchange.finish()
-        for parameter in unused:
+        for parameter in unused:  # to which no rank has a gradient: as with DDP, they are not updated at all
             parameter.grad = None
         return super().step(learning_rate)
-
-    def _unused_everywhere(self) -> list[torch.nn.Parameter]:
-        """Return the parameters to which no rank has a gradient: as with DDP, they are not updated at all."""
-        has_gradient = torch.tensor([float(parameter.grad is not None) for parameter in self._trained])
-        counts = self.world.sum(has_gradient).tolist()
-        return [parameter for parameter, count in zip(self._trained, counts, strict=True) if count == 0]
 
 
 class Bucket:
@@ -98,15 +96,12 @@ class Bucket:
         return not self._missing
 
     def take_the_rest(self) -> bool:
-        """Take what this step has no gradient for, as zeros. Return whether there was any."""
+        """Take what this step has no gradient for, as zeros. Return whether there was any. Then expect all again."""
         missing = [parameter for parameter in self.parameters if parameter in self._missing]
         for parameter in missing:
             self.take(parameter)
-        return bool(missing)
-
-    def reset(self) -> None:
-        """Expect all gradients again."""
         self._missing = set(self.parameters)
+        return bool(missing)
 
 
 class GradientExchange:
@@ -132,8 +127,6 @@ class GradientExchange:
         for handle in self._sums:
             self._horovod.synchronize(handle)
         self._sums.clear()
-        for bucket in self._buckets:
-            bucket.reset()
 
     def _hook(self, bucket: Bucket) -> Any:
         def take(parameter: torch.nn.Parameter) -> None:

@@ -186,12 +186,9 @@ def without_memory(new_model: Callable[[], torch.nn.Module]) -> torch.nn.Module:
     except Exception:
         # Some models compute while they are built, and a user's task may read weights: build as on rank 0, then empty.
         return _emptied(new_model())
-    return _emptied(new_model()) if _keeps_tensors_aside(model) else model
-
-
-def _keeps_tensors_aside(model: torch.nn.Module) -> bool:
-    """Return whether there are tensors other than parameters and buffers, whose values would not be sent."""
-    return any(isinstance(value, torch.Tensor) for owner in model.modules() for value in vars(owner).values())
+    # Tensors other than parameters and buffers would not be sent.
+    are_aside = any(isinstance(value, torch.Tensor) for owner in model.modules() for value in vars(owner).values())
+    return _emptied(new_model()) if are_aside else model
 
 
 def _emptied(model: torch.nn.Module) -> torch.nn.Module:

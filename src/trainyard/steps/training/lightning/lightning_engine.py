@@ -15,7 +15,7 @@ from trainyard.settings.batch_arithmetic import BatchArithmetic
 from trainyard.settings.steps.training import Training, TrainLightning
 from trainyard.steps.runtime.errors import StepError, first_line
 from trainyard.steps.training.checkpoints.state_files import open_state_file
-from trainyard.steps.training.engines.engine import EngineParts, refuse_adapters, refuse_other_optimizers
+from trainyard.steps.training.engines.engine import EngineParts, refuse_adapters_and_optimizers
 from trainyard.steps.training.engines.replicas import ReplicaEngine
 from trainyard.steps.training.fragments import Fragment
 from trainyard.steps.training.lightning.strategies import whole_weights
@@ -56,8 +56,8 @@ class LightningEngine(ReplicaEngine):
     @classmethod
     def check(cls, settings: Training, batch: BatchArithmetic) -> None:
         """Refuse adapters, since Lightning's checkpoints would hold the base model too, and an average of weights."""
-        refuse_adapters(settings, "Lightning, whose checkpoints would hold the base model too")
-        refuse_other_optimizers(settings, "Lightning, whose checkpoints hold AdamW's state")
+        no_adapters = "Lightning, whose checkpoints would hold the base model too"
+        refuse_adapters_and_optimizers(settings, no_adapters, "Lightning, whose checkpoints hold AdamW's state")
         if settings.ema_decay > 0:
             raise StepError(
                 "--ema-decay does not work with train_lightning, whose weights Lightning holds; use train_ddp"

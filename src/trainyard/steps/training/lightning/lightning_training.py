@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import warnings
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from lightning.fabric.utilities.exceptions import MisconfigurationException
@@ -15,7 +15,6 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from trainyard.settings.batch_arithmetic import BatchArithmetic
 from trainyard.settings.steps.training import TrainLightning
-from trainyard.steps.data.sample_order import Ids
 from trainyard.steps.runtime.errors import SetupError, StepError
 from trainyard.steps.runtime.flags import GivenSettings
 from trainyard.steps.runtime.rank_variables import RankVariables
@@ -84,13 +83,18 @@ def train_with_lightning(run: TrainingRun) -> bool:
     checkpoint = engine.checkpoint_io.checkpoint
     if checkpoint is not None:
         module.load_state_dict(checkpoint["state_dict"])  # for what an earlier attempt left undone
-        _count_micro_batches_again(checkpoint, loader.micro_batches_until(run.progress.step))
+        # Counters by which Lightning knows a step's last micro-batch: a step may have had more or fewer of them.
+        counters = checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"]["current"]
+        difference = loader.micro_batches_until(run.progress.step) - counters["ready"]
+        counters.update({name: count + difference for name, count in counters.items()})
     if not may_begin(run):
         return False
     if run.progress.step >= run.plan.total_steps or run.validation.ends(run.progress):
         return True
     between_steps = BetweenSteps(run, loader)
-    _quieten()
+    for name in ("lightning.pytorch", "lightning.fabric"):  # on every rank they log what this step logs itself
+        logging.getLogger(name).setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", module=r"lightning\.")
     trainer = Trainer(
         accelerator="gpu" if world.device.type == "cuda" else "cpu",
         devices=_variables_of_trainer(world).processes_per_node,
@@ -128,36 +132,20 @@ def train_with_lightning(run: TrainingRun) -> bool:
     return not between_steps.is_stopped
 
 
-def _count_micro_batches_again(checkpoint: dict[str, Any], done: int) -> None:
-    """Set Lightning's counters of the micro-batches of an epoch: a step may have had more or fewer of them.
-
-    By these counters Lightning knows which micro-batch is a step's last.
-    """
-    counters = checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"]["current"]
-    difference = done - counters["ready"]
-    for name in counters:
-        counters[name] += difference
-
-
 def _validation_of(module: LightningModule, run: TrainingRun) -> ValidationShare | None:
     """Return this rank's share of the samples, or None if there are none, or the module has no validation_step."""
     split = run.validation.split
     if split is None or not is_overridden("validation_step", module):
         return None
-    pieces = _pieces_of_share(split.samples, run.world, run.settings.micro_batch_size)
+    # As many pieces as every other rank's. One without samples repeats one, as Lightning's own sampler does: a mean
+    # over none would be NaN for all ranks.
+    batch = BatchArithmetic(split.samples, run.settings.micro_batch_size, 1, run.world.size)
+    plan = TrainingPlan(split.samples, batch, epochs=1)
+    pieces = [np.arange(each.start, each.stop) for each in plan.micro_batches(plan.step(1), run.world.rank)]
     if isinstance(run.batches, UserBatches):
         loader = run.batches.validation(pieces)
         return ValidationShare(len(pieces), lambda: (batch for _, batch in loader))
     return ValidationShare(len(pieces), lambda: (as_tensors(split.gather(each), pin=False) for each in pieces))
-
-
-def _pieces_of_share(samples: int, world: World, micro_batch_size: int) -> list[Ids]:
-    """Return one rank's share of a split, in as many pieces as every other rank's.
-
-    A piece without samples repeats one, as Lightning's own sampler does: a mean over none would be NaN for all ranks.
-    """
-    plan = TrainingPlan(samples, BatchArithmetic(samples, micro_batch_size, 1, world.size), epochs=1)
-    return [np.arange(each.start, each.stop) for each in plan.micro_batches(plan.step(1), world.rank)]
 
 
 def _strategy(run: TrainingRun, engine: LightningEngine) -> ParallelStrategy:
@@ -177,10 +165,3 @@ def _variables_of_trainer(world: World) -> RankVariables:
     if world.device.index in (None, variables.local_rank):
         return variables
     return replace(variables, local_rank=0, node_count=variables.world_size)
-
-
-def _quieten() -> None:
-    """Silence what Lightning logs on every rank of what this step logs itself."""
-    for name in ("lightning.pytorch", "lightning.fabric"):
-        logging.getLogger(name).setLevel(logging.ERROR)
-    warnings.filterwarnings("ignore", module=r"lightning\.")

@@ -118,7 +118,9 @@ class BetweenSteps(Callback):
             return
         stop = run.stop_request.is_raised()
         stopping = record_steps(run, run.agreement.next_step(self._taken(trainer, pl_module), stop=stop))
-        validates = self._validates_now(trainer, step)
+        # Whether Lightning validates a user's module after this step, before the next hook.
+        every = trainer.check_val_every_n_epoch
+        validates = bool(trainer.limit_val_batches and step.ends_epoch and every and step.epoch % every == 0)
         if stopping or validates or step.number == self._first_step or something_is_due(run, step):
             *earlier, agreed = run.agreement.all_steps(stop=run.stop_request.is_raised())
             stopping = record_steps(run, earlier) or stopping
@@ -150,11 +152,6 @@ class BetweenSteps(Callback):
             trainer.should_stop = True
             trainer.limit_val_batches = 0  # else Lightning would validate before it stops
         self._run.observer.steps_begin()
-
-    def _validates_now(self, trainer: Trainer, step: Step) -> bool:
-        """Return whether Lightning validates a user's module after this step, before the next hook."""
-        every = trainer.check_val_every_n_epoch
-        return bool(trainer.limit_val_batches and step.ends_epoch and every and step.epoch % every == 0)
 
     def _taken(self, trainer: Trainer, module: LightningModule) -> TakenStep:
         step, marks = self._loader.step, self._run.observer.step_ends()

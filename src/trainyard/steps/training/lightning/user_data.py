@@ -33,7 +33,7 @@ from trainyard.steps.data.sample_order import Ids, SampleOrder
 from trainyard.steps.runtime.errors import SetupError, StepError
 from trainyard.steps.runtime.imports import arguments_from_json, import_named
 from trainyard.steps.runtime.world import World
-from trainyard.steps.training.samples.batches import Batches, MicroBatch, Prepared, Tensors, draws_of_samples
+from trainyard.steps.training.samples.batches import Batches, MicroBatch, Tensors, draws_of_samples
 from trainyard.steps.training.samples.plan import Step, TrainingPlan
 from trainyard.steps.training.samples.training_data import TrainingData
 from trainyard.steps.training.validation import SPLIT
@@ -86,21 +86,17 @@ class _MicroBatches(Dataset[Any]):
     def __getitem__(self, request: _Request) -> tuple[Ids, Any]:
         python, numpy, torchs = random.getstate(), np.random.get_state(), torch.get_rng_state()
         try:
-            samples = [
-                self._sample(number, draw)
-                for number, draw in zip(*(numbers.tolist() for numbers in request), strict=True)
-            ]
+            samples = []
+            for number, draw in zip(*(numbers.tolist() for numbers in request), strict=True):
+                random.seed(draw)
+                np.random.seed(draw % 2**32)
+                torch.default_generator.manual_seed(draw)
+                samples.append(self._samples[number])
             return request.sample_ids, self._collate(samples)
         finally:
             random.setstate(python)
             np.random.set_state(numpy)
             torch.set_rng_state(torchs)
-
-    def _sample(self, number: int, draw: int) -> Any:
-        random.seed(draw)
-        np.random.seed(draw % 2**32)
-        torch.default_generator.manual_seed(draw)
-        return self._samples[number]
 
 
 @dataclass(frozen=True)
@@ -131,9 +127,7 @@ class UserData(TrainingData):
         settings: Training,
         world: World,
         steps_done: int,
-        *,
-        sample_draws: bool,
-        prepare: Callable[[Tensors], Prepared] | None,
+        **_: Any,
     ) -> Batches:
         """Return the steps that are left."""
         return UserBatches(self, plan, settings.seed, world.rank, steps_done)

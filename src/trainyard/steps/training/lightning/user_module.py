@@ -84,7 +84,17 @@ def choose_module(path: str, given: GivenSettings[TrainLightning]) -> ChosenTask
     settings = given.step
     arguments = arguments_from_json("--module-arguments", settings.module_arguments)
     module_class = _module_class(path)
-    _refuse_settings_without_effect(path, given)
+    # What differs from its default. A default may well be given: components pass every setting.
+    for name, why in IGNORED_WITH_MODULE.items():
+        if getattr(settings, name) != getattr(TrainLightning, name):
+            raise StepError(f"{flag_of(name)} has no effect on --module {path}: {why}; leave it out")
+    defaults_of_task = choose_task(settings.task, {}).values()
+    for name, value in given.task.items():
+        if value != defaults_of_task[name]:
+            raise StepError(
+                f"{flag_of(name)} has no effect on --module {path}, since it is the task's; give arguments of the "
+                "module by --module-arguments"
+            )
     if not is_overridden("validation_step", module_class, parent=LightningModule):
         for name in _NEED_VALIDATION:
             if getattr(settings, name):
@@ -97,21 +107,6 @@ def choose_module(path: str, given: GivenSettings[TrainLightning]) -> ChosenTask
     module_arguments = json.dumps(arguments, sort_keys=True)
     own = ModuleSettings(module=path, module_arguments=module_arguments, strategy=settings.strategy)
     return ChosenTask(path, ModuleTask, own)
-
-
-def _refuse_settings_without_effect(path: str, given: GivenSettings[TrainLightning]) -> None:
-    """StepError for what differs from its default. A default may well be given: components pass every setting."""
-    settings = given.step
-    for name, why in IGNORED_WITH_MODULE.items():
-        if getattr(settings, name) != getattr(TrainLightning, name):
-            raise StepError(f"{flag_of(name)} has no effect on --module {path}: {why}; leave it out")
-    defaults_of_task = choose_task(settings.task, {}).values()
-    for name, value in given.task.items():
-        if value != defaults_of_task[name]:
-            raise StepError(
-                f"{flag_of(name)} has no effect on --module {path}, since it is the task's; give arguments of the "
-                "module by --module-arguments"
-            )
 
 
 def _let_optimizers_be_checked(module: LightningModule, path: str) -> None:

@@ -81,7 +81,9 @@ def multiplying_parameters(model: torch.nn.Module) -> tuple[float, float]:
     They are without embedding tables, unless one is also the output layer's weight; of experts, the share that a token
     is sent to.
     """
-    share = _share_of_experts(_config_of(model))
+    config = _config_of(model)
+    experts = next((getattr(config, name) for name in _EXPERT_COUNTS if getattr(config, name, None)), 1)
+    share = int(getattr(config, "num_experts_per_tok", None) or experts) / int(experts)
     of_experts = {
         id(parameter)
         for name, module in model.named_modules()
@@ -94,19 +96,10 @@ def multiplying_parameters(model: torch.nn.Module) -> tuple[float, float]:
     sizes = {True: 0.0, False: 0.0}
     for parameter in model.parameters():
         if id(parameter) not in only_looked_up:
-            sizes[parameter.requires_grad] += _whole_size(parameter) * (share if id(parameter) in of_experts else 1)
+            # ZeRO-3 keeps a part of a parameter, and the size of the whole in `ds_numel`.
+            size = int(getattr(parameter, "ds_numel", parameter.numel()))
+            sizes[parameter.requires_grad] += size * (share if id(parameter) in of_experts else 1)
     return sizes[True], sizes[False]
-
-
-def _share_of_experts(config: object) -> float:
-    """Return the share of the experts that a token is sent to; 1 for a model without experts."""
-    count = next((getattr(config, name) for name in _EXPERT_COUNTS if getattr(config, name, None)), 1)
-    return int(getattr(config, "num_experts_per_tok", None) or count) / int(count)
-
-
-def _whole_size(parameter: torch.nn.Parameter) -> int:
-    """Return the size of the whole parameter where an engine keeps a part of it: ZeRO-3 stores it in `ds_numel`."""
-    return int(getattr(parameter, "ds_numel", parameter.numel()))
 
 
 def _config_of(model: torch.nn.Module) -> object:

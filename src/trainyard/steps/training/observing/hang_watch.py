@@ -145,7 +145,10 @@ class HangWatch:
                 # If this thread gets no turn (the GIL is held, the store hangs), faulthandler's own thread dumps.
                 latest_seconds = max(self._limit_seconds - waited_seconds, 0) + 4 * self._pause_seconds
                 faulthandler.dump_traceback_later(latest_seconds, file=self._log)
-            _publish(store, self._rank, self._place)
+            if store is not None:
+                with suppress(RuntimeError):  # rank 0 is gone: the process group notices soon
+                    place = self._place
+                    store.set(str(self._rank), json.dumps([place.step, place.stage, place.doing]))
             if waited_seconds >= self._limit_seconds and not has_dumped:
                 has_dumped = True
                 faulthandler.cancel_dump_traceback_later()
@@ -265,12 +268,6 @@ def ranks_behind(places: Mapping[int, Place | None]) -> list[int]:
 
 def _position(place: Place | None) -> tuple[int, int]:
     return (-1, -1) if place is None else (place.step, place.stage)
-
-
-def _publish(store: Store | None, rank: int, place: Place) -> None:
-    if store is not None:
-        with suppress(RuntimeError):  # rank 0 is gone: the process group notices soon
-            store.set(str(rank), json.dumps([place.step, place.stage, place.doing]))
 
 
 def _publish_failure(store: Store | None, rank: int, failure: str) -> None:

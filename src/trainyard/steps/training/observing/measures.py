@@ -56,7 +56,7 @@ class StepMeasures:
 
     def add(self, agreed: AgreedStep) -> None:
         """Count a step."""
-        self._step_seconds.append(agreed.times.seconds)
+        self._step_seconds.append(agreed.seconds)
         self._samples += agreed.step.samples
         self._counts = total_counts([self._counts, self._counts_of(agreed)])
         if not self._rank_seconds:

@@ -165,7 +165,11 @@ class TrainingBatches:
             if stretch is None:
                 return
             if stretch.copied is not None:
-                _hand_over(stretch.tensors, stretch.copied)
+                # The training's stream waits for the copy, whose memory is kept until that stream is done with it.
+                stream = torch.cuda.current_stream()
+                stream.wait_event(stretch.copied)
+                for tensor in stretch.tensors:
+                    tensor.record_stream(stream)
             yield from stretch.steps
 
     def first_sample(self) -> Tensors:
@@ -286,14 +290,6 @@ def _cut(tensors: Tensors, prepared: list[Prepared], planned: Sequence[_PlannedS
             counts=NO_TOKENS if ready is None or each.is_stand_in else ready.counts,
         )
         start += size
-
-
-def _hand_over(tensors: Iterable[torch.Tensor], copied: torch.cuda.Event) -> None:
-    """Let the training's stream wait for the copy, and keep the copy's memory until that stream is done with it."""
-    stream = torch.cuda.current_stream()
-    stream.wait_event(copied)
-    for tensor in tensors:
-        tensor.record_stream(stream)
 
 
 def draws_of_samples(sample_ids: Ids, seed: int, epoch: int) -> Ids:

@@ -154,19 +154,8 @@ def total_counts(counts: Iterable[TokenCounts]) -> TokenCounts:
 
 
 @dataclass(frozen=True)
-class StepTimes:
-    """How long a step took one rank."""
-
-    seconds: float
-    """From the end of the step before (or of what came between, such as an evaluation) to the end of this one."""
-    own_seconds: float
-    """From the same beginning to the end of the last forward pass: waiting for data and computing, before gradients are
-    exchanged and a rank waits for the slowest. Engines that gather parameters in the forward pass wait there too."""
-
-
-@dataclass(frozen=True)
 class AgreedStep:
-    """A step as all ranks know it; all but `times` is the same on every rank."""
+    """A step as all ranks know it; all but `seconds` is the same on every rank."""
 
     step: Step
     learning_rate: float
@@ -175,9 +164,11 @@ class AgreedStep:
     stop: bool
     """Whether any rank had been asked to stop when it had taken this step."""
     rank_own_seconds: list[float]
-    """By rank, `StepTimes.own_seconds` of the last step whose times that rank knew; 0 before there is one."""
-    times: StepTimes
-    """This rank's."""
+    """By rank, of the last step whose times that rank knew (0 before there is one), from its beginning to the end of
+    the last forward pass: waiting for data and computing, before gradients are exchanged and a rank waits for the
+    slowest. Engines that gather parameters in the forward pass wait there too."""
+    seconds: float
+    """On this rank, from the end of the step before (or of what came between, such as an evaluation) to its own."""
     counts: TokenCounts = NO_TOKENS
     """Of the step's samples; zeros where they do not vary."""
     rank_data_wait_seconds: Sequence[float] = ()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 from trainyard.settings.steps.training import Training
 from trainyard.settings.written_settings import read_weights
@@ -18,7 +19,7 @@ from trainyard.steps.data.dataset.shards import Shard, verify_dataset
 from trainyard.steps.data.mixture import Mixture, contributions_of
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.world import World
-from trainyard.steps.training.samples.batches import Batches, Prepared, Tensors, TrainingBatches
+from trainyard.steps.training.samples.batches import Batches, TrainingBatches
 from trainyard.steps.training.samples.plan import TrainingPlan
 
 
@@ -88,22 +89,11 @@ class TrainingData:
         settings: Training,
         world: World,
         steps_done: int,
-        *,
-        sample_draws: bool,
-        prepare: Callable[[Tensors], Prepared] | None,
+        **how: Any,
     ) -> Batches:
-        """Return the steps that are left, of what `training_split` returned."""
-        return TrainingBatches(
-            split,
-            plan,
-            settings.seed,
-            world.rank,
-            steps_done,
-            world.device,
-            sample_draws=sample_draws,
-            prepare=prepare,
-            threads=settings.read_threads,
-        )
+        """Return the steps that are left, of what `training_split` returned: `how` is what `TrainingBatches` takes."""
+        parts = (split, plan, settings.seed, world.rank, steps_done, world.device)
+        return TrainingBatches(*parts, threads=settings.read_threads, **how)
 
     def __str__(self) -> str:
         """What a log says of a mixture."""
@@ -125,7 +115,13 @@ def read_training_data(settings: Training) -> TrainingData:
             )
     for other in manifests[1:]:
         _require_alike(manifests[0], other)
-    data = TrainingData(manifests, _weights_of(settings.data_weights, manifests))
+    weights = tuple(Fraction(manifest.splits["train"].samples) for manifest in manifests)
+    if settings.data_weights is not None:
+        try:
+            weights = read_weights(settings.data_weights, len(manifests))
+        except ValueError as error:
+            raise StepError(f"--data-weights {error}") from None
+    data = TrainingData(manifests, weights)
     for manifest, contribution in zip(manifests, data.contributions(), strict=True):
         if contribution == 0:
             raise StepError(
@@ -133,15 +129,6 @@ def read_training_data(settings: Training) -> TrainingData:
                 f"{manifest.folder}; raise its weight, or leave it out"
             )
     return data
-
-
-def _weights_of(text: str | None, manifests: Sequence[Manifest]) -> tuple[Fraction, ...]:
-    if text is None:
-        return tuple(Fraction(manifest.splits["train"].samples) for manifest in manifests)
-    try:
-        return read_weights(text, len(manifests))
-    except ValueError as error:
-        raise StepError(f"--data-weights {error}") from None
 
 
 def _require_alike(first: Manifest, other: Manifest) -> None:
@@ -160,13 +147,11 @@ def _require_alike(first: Manifest, other: Manifest) -> None:
         refuse("it has other classes", "prepare both from the same folders of classes")
     for name in sorted({*first.arrays, *other.arrays}):
         if first.arrays.get(name) != other.arrays.get(name):
-            found, expected = (_in_words(manifest, name) for manifest in (other, first))
+            found, expected = (
+                f"{array.dtype} {list(array.shape)}" if (array := manifest.arrays.get(name)) else "missing"
+                for manifest in (other, first)
+            )
             refuse(f"its array {name} is {found}, the other's {expected}", "prepare both with the same settings")
-
-
-def _in_words(manifest: Manifest, name: str) -> str:
-    array = manifest.arrays.get(name)
-    return "missing" if array is None else f"{array.dtype} {list(array.shape)}"
 
 
 def _folder(manifest: Manifest) -> Path:

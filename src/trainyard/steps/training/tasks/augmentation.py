@@ -31,12 +31,8 @@ def augment(images: torch.Tensor, draws: torch.Tensor, how: str) -> torch.Tensor
 
     `draws` int64 [samples] holds 64 random bits for each. Shifts keep the images' type; crops return fp32.
     """
-    return _WAYS[how.removesuffix("_flip")](images, draws, _is_mirrored(draws, flips=how.endswith("_flip")))
-
-
-def _is_mirrored(draws: torch.Tensor, *, flips: bool) -> torch.Tensor:
-    """Return which images are mirrored left to right: half of them, or none."""
-    return ((draws >> _MIRROR_BIT) & int(flips)).bool()
+    is_mirrored = ((draws >> _MIRROR_BIT) & int(how.endswith("_flip"))).bool()  # left to right: half of them, or none
+    return _WAYS[how.removesuffix("_flip")](images, draws, is_mirrored)
 
 
 def _shift(images: torch.Tensor, draws: torch.Tensor, is_mirrored: torch.Tensor) -> torch.Tensor:

@@ -20,19 +20,15 @@ class TokenLosses:
     """What the output layer returned in place of logits."""
 
     model_type: str
-    _returned: list[torch.Tensor] = field(default_factory=list)
-
-    def add(self, losses: torch.Tensor) -> torch.Tensor:
-        """Keep and return what one call of the output layer computed, of the shape [rows, tokens, 1]."""
-        self._returned.append(losses)
-        return losses
+    returned: list[torch.Tensor] = field(default_factory=list)
+    """By each of its calls, of the shape [rows, tokens, 1]."""
 
     def require_unchanged(self, logits: torch.Tensor) -> torch.Tensor:
         """Return the loss of each token, [rows * tokens], from the model's own output, to which engines attach hooks.
 
         Raise StepError if the model did something with it that it means for logits, such as to scale or cap them.
         """
-        if len(self._returned) != 1 or not _has_same_values(logits, self._returned[0]):
+        if len(self.returned) != 1 or not _has_same_values(logits, self.returned[0]):
             raise StepError(
                 f"a model of type {self.model_type} scales, caps or adds to what its output layer computes, so its "
                 "loss needs whole logits; use --loss-chunk-tokens 0"
@@ -66,7 +62,8 @@ def cross_entropy_for_logits(model: torch.nn.Module, labels: torch.Tensor, chunk
             by_chunk = [checkpoint(loss_of_chunk, *chunk, use_reentrant=False) for chunk in chunks]
         else:
             by_chunk = [loss_of_chunk(*chunk) for chunk in chunks]
-        return losses.add(torch.cat(by_chunk).view(*labels.shape, 1))
+        losses.returned.append(torch.cat(by_chunk).view(*labels.shape, 1))
+        return losses.returned[-1]
 
     head.forward = forward
     try:

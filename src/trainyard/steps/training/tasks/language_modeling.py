@@ -251,7 +251,11 @@ class LanguageModeling(Task):
         for _ in range(request.tokens):
             context = torch.tensor([tokens[-self._length :]], device=request.device)
             logits = model(input_ids=context, use_cache=False).logits[0, -1].float().cpu()
-            tokens.append(_draw(logits[: self._text.vocabulary_size], request.temperature, generator))
+            # Without those that the model has beyond the vocabulary. A temperature of 0 takes what is likeliest.
+            likeliest = _LIKELIEST if request.temperature else 1
+            values, choices = logits[: self._text.vocabulary_size].topk(min(likeliest, self._text.vocabulary_size))
+            weights = torch.softmax(values / (request.temperature or 1.0), dim=0)
+            tokens.append(int(choices[torch.multinomial(weights, 1, generator=generator)]))
             if tokens[-1] == self._text.end_of_text:
                 break
         text = tokenizer.decode(tokens)
@@ -341,11 +345,3 @@ class LanguageModeling(Task):
                 f"the vocabulary of {folder} is not the dataset's: prepare the text with the model's own tokenizer "
                 f"(--tokenizer {folder})"
             )
-
-
-def _draw(logits: torch.Tensor, temperature: float, generator: torch.Generator) -> int:
-    if temperature == 0:
-        return int(logits.argmax())
-    values, tokens = logits.topk(min(_LIKELIEST, len(logits)))
-    chosen = torch.multinomial(torch.softmax(values / temperature, dim=0), 1, generator=generator)
-    return int(tokens[chosen])

@@ -190,5 +190,4 @@ class Preferences(LanguageModeling):
 
 
 def _pairs_of_rows(batch: Tensors) -> torch.Tensor:
-    """Return how many pairs each row has."""
     return batch["documents"].long().amax(dim=1) // 2

@@ -165,7 +165,11 @@ class Task(ABC):
     def load_model(self, folder: Path) -> torch.nn.Module:
         """Return the model that `save_model` wrote: by default a new model with the weights."""
         model = self.new_model()
-        model.load_state_dict(_read_tensors(folder / "model.safetensors"))
+        file = folder / "model.safetensors"
+        try:
+            model.load_state_dict(load_file(file))
+        except SafetensorError as failure:
+            raise StepError(f"cannot read {file}: {failure}") from None
         return model
 
     def sample(self, model: torch.nn.Module, request: SampleRequest) -> Sample | None:
@@ -215,11 +219,3 @@ def _write_tensors(file: Path, tensors: dict[str, torch.Tensor]) -> None:
         save_file(independent, file, metadata={"format": "pt"})
     except SafetensorError as failure:
         raise StepError(f"cannot write {file}: {failure}") from None
-
-
-def _read_tensors(file: Path) -> dict[str, torch.Tensor]:
-    """Return all tensors of a file. Raise StepError for a broken file."""
-    try:
-        return load_file(file)
-    except SafetensorError as failure:
-        raise StepError(f"cannot read {file}: {failure}") from None

@@ -46,7 +46,9 @@ def rows_of(batch: Tensors, text: TokenText) -> TokenRows:
     if "documents" not in batch:
         return TokenRows(_readable(tokens, text), labels)
     documents = batch["documents"].long()
-    return TokenRows(_readable(tokens, text), labels, _positions(documents), documents, batch.get(DOCUMENT_STARTS))
+    place = torch.arange(documents.shape[1], device=documents.device).expand_as(documents)
+    positions = place - place.masked_fill(~begins_document(documents), 0).cummax(dim=1).values
+    return TokenRows(_readable(tokens, text), labels, positions, documents, batch.get(DOCUMENT_STARTS))
 
 
 def _readable(tokens: torch.Tensor, text: TokenText) -> torch.Tensor:
@@ -59,9 +61,3 @@ def begins_document(documents: torch.Tensor) -> torch.Tensor:
     begins = torch.ones_like(documents, dtype=torch.bool)
     begins[:, 1:] = documents[:, 1:] != documents[:, :-1]
     return begins
-
-
-def _positions(documents: torch.Tensor) -> torch.Tensor:
-    """Return each token's position in its document."""
-    place = torch.arange(documents.shape[1], device=documents.device).expand_as(documents)
-    return place - place.masked_fill(~begins_document(documents), 0).cummax(dim=1).values

@@ -30,7 +30,9 @@ class ModelBuilder:
 
     def __init__(self, settings: TrainTensorFlow, manifest: Manifest) -> None:
         self._settings, self._manifest = settings, manifest
-        self._arguments = _arguments(settings)
+        if settings.keras_model_arguments is not None and settings.keras_model is None:
+            raise SetupError("--keras-model-arguments is given without --keras-model, whose arguments they are")
+        self._arguments = arguments_from_json("--keras-model-arguments", settings.keras_model_arguments)
         self._function = None if settings.keras_model is None else _function(settings.keras_model)
         if self._function is None and "images" not in manifest.arrays:
             raise SetupError("there is no built-in model for text, which this dataset is; give --keras-model")
@@ -142,14 +144,6 @@ def _small_network(manifest: Manifest) -> keras.Model:
     x = layers.Dense(128, activation="relu")(layers.Flatten()(x))
     # Logits in fp32, also where the layers compute in bf16.
     return keras.Model(inputs, layers.Dense(len(manifest.classes), dtype="float32", name="logits")(x))
-
-
-def _arguments(settings: TrainTensorFlow) -> dict[str, Any]:
-    if settings.keras_model_arguments is None:
-        return {}
-    if settings.keras_model is None:
-        raise SetupError("--keras-model-arguments is given without --keras-model, whose arguments they are")
-    return arguments_from_json("--keras-model-arguments", settings.keras_model_arguments)
 
 
 def _function(path: str) -> Any:

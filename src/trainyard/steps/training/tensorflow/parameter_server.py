@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -166,12 +166,7 @@ def _free_port() -> int:
         return port
 
 
-def _be_own_worker(servers: dict[str, list[str]]) -> NoReturn:
-    server = _start_server(servers, "worker", 0)
-    sys.stdin.buffer.read()
-    del server
-    os._exit(0)
-
-
 if __name__ == "__main__":
-    _be_own_worker(json.loads(sys.argv[1]))
+    own_worker = _start_server(json.loads(sys.argv[1]), "worker", 0)
+    sys.stdin.buffer.read()
+    os._exit(0)

@@ -32,7 +32,7 @@ from trainyard.steps.runtime.imports import python_and_packages
 from trainyard.steps.training.observing.measures import StepGuards, StepMeasures, Work
 from trainyard.steps.training.observing.mlflow_log import MlflowLog
 from trainyard.steps.training.observing.recorder import Recorder, SampleRecord, settings_record
-from trainyard.steps.training.samples.plan import AgreedStep, Progress, Step, StepTimes, TrainingPlan
+from trainyard.steps.training.samples.plan import AgreedStep, Progress, Step, TrainingPlan
 from trainyard.steps.training.schedule import Schedule
 from trainyard.steps.training.stopping import ScheduledEvents, StopRequest, choose_url, stop_in_words
 from trainyard.steps.training.tensorflow.cluster import ClusterPlace, Tasks, meet, read_cluster
@@ -110,7 +110,12 @@ def run_tensorflow(given: GivenSettings[TrainTensorFlow], stop_request: StopRequ
             opened.callback(ScheduledEvents(events_url, stop_request.ask).close)
         if settings.strategy == "parameter_server" and not tasks.is_main:
             return serve(place, tasks, stop_request.reason_now)
-        _prepare_tensorflow(settings)
+        for gpu in tf.config.list_physical_devices("GPU"):
+            tf.config.experimental.set_memory_growth(gpu, True)
+        keras.utils.set_random_seed(settings.seed)
+        if settings.deterministic and settings.strategy == "multi_worker_mirrored":
+            tf.config.experimental.enable_op_determinism()
+        keras.mixed_precision.set_global_policy("mixed_bfloat16" if settings.precision == "bf16" else "float32")
         if settings.strategy == "parameter_server":
             tasks.leave_training_to_main()
         run = _build(used, settings, tasks, manifest, batch, builder, stop_request, opened)
@@ -132,15 +137,6 @@ def _check_strategy(settings: TrainTensorFlow, place: ClusterPlace) -> None:
             "--strategy parameter_server needs parameter servers, and TF_CONFIG has none (type ps); set "
             "parameter_server_count in the distribution"
         )
-
-
-def _prepare_tensorflow(settings: TrainTensorFlow) -> None:
-    for gpu in tf.config.list_physical_devices("GPU"):
-        tf.config.experimental.set_memory_growth(gpu, True)
-    keras.utils.set_random_seed(settings.seed)
-    if settings.deterministic and settings.strategy == "multi_worker_mirrored":
-        tf.config.experimental.enable_op_determinism()
-    keras.mixed_precision.set_global_policy("mixed_bfloat16" if settings.precision == "bf16" else "float32")
 
 
 def _build(
@@ -260,8 +256,7 @@ def train(run: TensorFlowRun) -> bool:
             run.stop_request.ask(reason)
         figures = trainer.take_step(taken, learning_rate, stop=run.stop_request.is_raised())
         seconds = time.perf_counter() - began
-        times = StepTimes(seconds, seconds)
-        agreed = AgreedStep(step, learning_rate, figures.loss, figures.gradient_norm, figures.stop, [0.0], times)
+        agreed = AgreedStep(step, learning_rate, figures.loss, figures.gradient_norm, figures.stop, [0.0], seconds)
         run.measures.add(agreed)
         if warning := run.guards.observe(agreed):
             run.tasks.log(warning)
