@@ -12,9 +12,10 @@ from typing import Any
 
 from generate_schemas import bundled_schemas
 from trainyard.plan.estimate.architectures import all_architectures
-from trainyard.settings.step_fields import StepField, step_fields
+from trainyard.settings.step_fields import StepField
 from trainyard.settings.steps import STEP_CONFIGS
 from trainyard.settings.steps.tasks import BUILT_IN_TASKS
+from trainyard.settings.task_fields import step_fields
 from trainyard.settings.written_settings import has_settings_file, keys_of_file
 
 ROOT = Path(__file__).parents[1]

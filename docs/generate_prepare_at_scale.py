@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainyard.catalogue.skus import find_sku
-from trainyard.settings.step_fields import step_fields
 from trainyard.settings.steps.preparation import PrepareTextSpark
+from trainyard.settings.task_fields import step_fields
 from trainyard.steps.data.at_scale.signatures import Bands, bands_for
 
 PAGE = Path(__file__).parent / "prepare_at_scale.md"

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from trainyard.settings.batch_arithmetic import divide_batch
-from trainyard.settings.step_fields import step_fields
 from trainyard.settings.steps.train_tensorflow import TrainTensorFlow
 from trainyard.settings.steps.training import (
     TrainDDP,
@@ -24,6 +23,7 @@ from trainyard.settings.steps.training import (
     TrainLightning,
     TrainSingle,
 )
+from trainyard.settings.task_fields import step_fields
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.training.engines.deepspeed_engine import DeepSpeedEngine
 from trainyard.steps.training.engines.engine import Engine

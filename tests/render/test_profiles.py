@@ -21,8 +21,8 @@ from trainyard.render.templates import TemplateSet
 from trainyard.render.values import origin_of
 from trainyard.render.writing import write as write_files
 from trainyard.resources import schema_file
-from trainyard.settings.step_fields import step_fields
 from trainyard.settings.steps import STEP_CONFIGS
+from trainyard.settings.task_fields import step_fields
 from trainyard.spec.diagnostic import Diagnostic, SpecError
 
 ALL = ["local", "nc96", "nd40", "nd96", "nd96-h100", "nd96-h200", "nd96-mi300x", "t4"]

@@ -14,9 +14,9 @@ from trainyard.render.profiles import profile_names
 from trainyard.render.project import Project
 from trainyard.render.rendered_files import content_of, read_header
 from trainyard.render.rendering import Rendering, render
-from trainyard.settings.step_fields import StepField, step_fields
+from trainyard.settings.step_fields import StepField
 from trainyard.settings.steps import STEP_CONFIGS
-from trainyard.settings.task_fields import fields_with_task
+from trainyard.settings.task_fields import fields_with_task, step_fields
 from trainyard.spec.diagnostic import Diagnostic, SpecError
 
 PIPELINES = ("ddp", "fsdp", "deepspeed")

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 
 from settings_project import change, write_project
 from trainyard.errors import UsageError
 from trainyard.plan.planner import plan
-from trainyard.settings.step_fields import step_fields
+from trainyard.settings.step_fields import describe_field
 from trainyard.settings.steps import STEP_CONFIGS
 from trainyard.settings.task_fields import built_in_step_fields
 from trainyard.spec.computes import Computes
@@ -49,7 +50,12 @@ def place(use: JobUse, name: str) -> str:
 
 @pytest.mark.parametrize("step", STEP_CONFIGS)
 def test_steps_read_from_source_are_those_that_run(step: str) -> None:
-    assert built_in_step_fields(step) == step_fields(STEP_CONFIGS[step])
+    read = built_in_step_fields(step)
+    assert read is not None
+    hints = get_type_hints(STEP_CONFIGS[step])
+    declared = dataclasses.fields(STEP_CONFIGS[step])
+    described = zip(declared, read, strict=True)
+    assert read == tuple(describe_field(each, hints[each.name], field.description) for each, field in described)
 
 
 def test_each_value_is_typed_and_knows_where_it_is_written(file: Path) -> None:

@@ -20,10 +20,11 @@ from trainyard.render.layers import Layers
 from trainyard.render.project import Project
 from trainyard.render.steps import StepDescription, step_descriptions
 from trainyard.resources import schema_source
-from trainyard.settings.step_fields import StepField, step_fields
+from trainyard.settings.step_fields import StepField
 from trainyard.settings.steps import STEP_CONFIGS
 from trainyard.settings.steps.tasks import BUILT_IN_TASKS
 from trainyard.settings.suggestions import close_match, closest, did_you_mean
+from trainyard.settings.task_fields import step_fields
 from trainyard.spec.diagnostic import Diagnostic
 from trainyard.spec.documents import describe
 

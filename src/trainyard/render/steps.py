@@ -17,9 +17,9 @@ from trainyard.project_files import read_text
 from trainyard.render import rules
 from trainyard.render.project import Project, python_of
 from trainyard.settings.files import os_error_reason
-from trainyard.settings.step_fields import StepField, step_fields
+from trainyard.settings.step_fields import StepField
 from trainyard.settings.steps import STEP_CONFIGS
-from trainyard.settings.task_fields import TaskError, UnreadableSettings, fields_of_class, fields_with_task
+from trainyard.settings.task_fields import TaskError, UnreadableSettings, fields_of_class, fields_with_task, step_fields
 from trainyard.spec.diagnostic import Span, SpecError
 
 _PROPER_NAMES = {"ddp": "DDP", "fsdp": "FSDP", "deepspeed": "DeepSpeed", "tensorflow": "TensorFlow", "ps": "PS"}

@@ -1,7 +1,7 @@
 """From a step's dataclass to its fields: the one description behind flags, component ports and the docs table.
 
 A step's settings are a frozen dataclass whose fields are declared with `parameter`, `input_folder`, `input_file`
-and `output_folder`, each documented by the string beneath it. `step_fields` reads that description; `steps.flags`
+and `output_folder`, each documented by the string beneath it. `task_fields` reads that description; `steps.flags`
 makes an argument parser of it, the author's side makes `inputs:`, `outputs:` and `command:` of it. Only the
 standard library is imported here, so that rendering a component never imports torch.
 """
@@ -10,13 +10,10 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-import functools
-import inspect
 import re
 import textwrap
 import types
 import typing
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -127,35 +124,14 @@ def output_folder(*, mode: str = "rw_mount", type: str = "uri_folder") -> Any:
 def same_field(of: type, name: str) -> Any:
     """Declare a setting that another step has too: its default, bounds and documentation."""
     (field,) = (each for each in dataclasses.fields(of) if each.name == name)
-    metadata = {**field.metadata, "documented_in": of}
-    return dataclasses.field(default=field.default, metadata=metadata)
-
-
-def step_fields(config_class: type) -> tuple[StepField, ...]:
-    """Describe every field of a step's dataclass, in the order of declaration.
-
-    Raises `AssertionError` when a field has no documentation or a type that Azure ML has no word for: a mistake
-    of whoever writes a step, found by its first test.
-    """
-    hints = {name: hint for base in reversed(config_class.__mro__) for name, hint in _own_hints(base).items()}
-    documentation = _documentation_beneath_fields(config_class)
-    for field in dataclasses.fields(config_class):
-        if field.name not in documentation and "documented_in" in field.metadata:
-            documentation[field.name] = _documentation_beneath_fields(field.metadata["documented_in"])[field.name]
-    return tuple(
-        describe_field(field, hints[field.name], documentation.get(field.name, ""))
-        for field in dataclasses.fields(config_class)
-    )
-
-
-@functools.cache
-def _own_hints(of: type) -> dict[str, Any]:
-    """The types of the fields that a class itself has; what steps share is read once, unlike by `get_type_hints`."""
-    return inspect.get_annotations(of, eval_str=True)
+    return dataclasses.field(default=field.default, metadata=field.metadata)
 
 
 def describe_field(field: dataclasses.Field[Any], hint: Any, description: str) -> StepField:
-    """Describe one field, given its type and the documentation beneath it. Raises `AssertionError` as `step_fields`."""
+    """Describe one field, given its type and the documentation beneath it.
+
+    Raises `AssertionError` for a type that Azure ML has no word for: a mistake of whoever writes a step.
+    """
     assert description, f"{field.name} has no documentation beneath it"
     optional = False
     if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
@@ -177,36 +153,6 @@ def describe_field(field: dataclasses.Field[Any], hint: Any, description: str) -
         optional=optional,
         **declared,
     )
-
-
-def _documentation_beneath_fields(config_class: type) -> dict[str, str]:
-    """The string that stands beneath each field, base classes first."""
-    documentation: dict[str, str] = {}
-    for cls in reversed(config_class.__mro__):
-        if dataclasses.is_dataclass(cls):
-            documentation |= _documentation_of_own_fields(cls)
-    return documentation
-
-
-@functools.cache  # a rendering asks for the same classes a hundred times
-def _documentation_of_own_fields(cls: type) -> dict[str, str]:
-    return documented_fields(_classes_of_module(inspect.getmodule(cls))[cls.__qualname__])
-
-
-@functools.cache
-def _classes_of_module(module: types.ModuleType | None) -> dict[str, ast.ClassDef]:
-    """The definitions by qualified name, from parsing a file once: `inspect.getsource` also tokenizes it per class."""
-    assert module is not None  # a class of a file has one
-    return dict(_classes_within(ast.parse(inspect.getsource(module)), ""))
-
-
-def _classes_within(scope: ast.AST, prefix: str) -> Iterator[tuple[str, ast.ClassDef]]:
-    for node in ast.iter_child_nodes(scope):
-        if isinstance(node, ast.ClassDef):
-            yield prefix + node.name, node
-            yield from _classes_within(node, f"{prefix}{node.name}.")
-        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            yield from _classes_within(node, f"{prefix}{node.name}.<locals>.")
 
 
 def documented_fields(class_definition: ast.ClassDef) -> dict[str, str]:

@@ -8,6 +8,7 @@ that too: importing the settings of all steps takes ten times as long as reading
 from __future__ import annotations
 
 import ast
+import inspect
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -25,7 +26,6 @@ from trainyard.settings.step_fields import (
     output_folder,
     parameter,
     same_field,
-    step_fields,
 )
 from trainyard.settings.suggestions import close_match
 
@@ -69,7 +69,6 @@ def _built_in_steps() -> dict[str, str]:
 
 
 def _class_names(module_name: str, table_name: str) -> dict[str, str]:
-    """The names of the classes in a table of the package."""
     module = _package_sources().module(module_name)
     assert module is not None
     table = next(filter(None, (_assigned(statement, table_name) for statement in module.tree.body)))
@@ -129,6 +128,22 @@ def task_fields(task: str, folders: Sequence[Path] | None = None) -> tuple[StepF
     fields = sources.fields_of(settings).values()
     common = sources.fields_of(sources.class_named(_BUILT_IN, "TaskSettings"))
     return tuple(sorted(fields, key=lambda field: field.name in common))
+
+
+def step_fields(config_class: type) -> tuple[StepField, ...]:
+    """Describe every field of a step's dataclass, in the order of declaration. Raises TaskError."""
+    return _fields_of_imported(config_class.__module__, config_class.__name__)
+
+
+@cache
+def _fields_of_imported(module_name: str, class_name: str) -> tuple[StepField, ...]:
+    """The fields of a class, also of one within a function, of a module that is imported."""
+    module = sys.modules[module_name]
+    read = _Module(module_name, Path(inspect.getfile(module)), ast.parse(inspect.getsource(module)))
+    classes = (each for each in ast.walk(read.tree) if isinstance(each, ast.ClassDef))
+    definition = next(each for each in classes if each.name == class_name)
+    sources = _Sources([*map(Path, sys.path), _PACKAGE_FOLDER])  # may import: not trainyard
+    return tuple(sources.fields_of(_Class(read, definition)).values())
 
 
 def fields_of_class(file: Path, class_name: str, folders: Sequence[Path]) -> tuple[StepField, ...]:
@@ -201,7 +216,6 @@ class _Sources:
         return found
 
     def settings_of_task(self, module_name: str, class_name: str) -> _Class:
-        """The class of a task's settings. TaskError when there is no such task."""
         settings = self._settings_of(self.class_named(module_name, class_name))
         if settings is None:
             raise TaskError(f"{class_name} in {module_name} does not derive from trainyard.tasks.Task")

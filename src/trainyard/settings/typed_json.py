@@ -39,7 +39,6 @@ def read_dataclass(kind: type[Record], value: object, where: str, *, allow_unkno
 
 @functools.cache
 def _fields_of(kind: Any) -> Mapping[str, tuple[Any, bool]]:
-    """The annotation of each field, and whether it must be given."""
     hints = typing.get_type_hints(kind)
     missing = dataclasses.MISSING
     return {

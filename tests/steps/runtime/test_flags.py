@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.settings.step_fields import input_folder, output_folder, parameter, step_fields
+from trainyard.settings.step_fields import input_folder, output_folder, parameter
 from trainyard.settings.steps import STEP_CONFIGS
 from trainyard.settings.steps.models import Evaluate
 from trainyard.settings.steps.preparation import PrepareImages, PrepareText
 from trainyard.settings.steps.training import TrainDDP, TrainFSDP
+from trainyard.settings.task_fields import TaskError, step_fields
 from trainyard.steps.runtime.flags import parse_flags, parse_task_flags
 
 ROOT = Path(__file__).parents[3]
@@ -162,7 +163,7 @@ def test_a_field_without_documentation_is_rejected() -> None:
 
         loud: bool = parameter(False)
 
-    with pytest.raises(AssertionError, match="loud has no documentation"):
+    with pytest.raises(TaskError, match="the setting loud has no documentation"):
         step_fields(Silent)
 
 

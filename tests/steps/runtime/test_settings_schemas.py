@@ -11,9 +11,10 @@ import jsonschema
 import pytest
 import yaml
 
-from trainyard.settings.step_fields import StepField, step_fields
+from trainyard.settings.step_fields import StepField
 from trainyard.settings.steps import STEP_CONFIGS
 from trainyard.settings.steps.tasks import BUILT_IN_TASKS
+from trainyard.settings.task_fields import step_fields
 from trainyard.settings.written_settings import has_settings_file, keys_of_file
 
 ROOT = Path(__file__).parents[3]

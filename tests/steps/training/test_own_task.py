@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_type_hints
 
 import numpy as np
 import pytest
@@ -14,7 +16,7 @@ import torch
 from forked_ranks import forked_ranks
 from rank_processes import clean_environment, training_arguments
 
-from trainyard.settings.step_fields import step_fields
+from trainyard.settings.step_fields import describe_field
 from trainyard.settings.steps.tasks import BUILT_IN_TASKS
 from trainyard.settings.task_fields import task_fields
 from trainyard.steps.runtime.errors import StepError
@@ -136,8 +138,12 @@ def test_settings_are_found_in_other_modules_and_in_what_a_task_derives_from(
 
 def test_what_is_read_of_a_built_in_task_is_what_its_class_says() -> None:
     for name, settings in BUILT_IN_TASKS.items():
-        read = sorted(task_fields(name), key=lambda field: field.name)
-        assert read == sorted(step_fields(settings), key=lambda field: field.name)
+        read = {field.name: field for field in task_fields(name)}
+        hints = get_type_hints(settings)
+        declared = {field.name: field for field in dataclasses.fields(settings)}
+        assert read == {
+            key: describe_field(field, hints[key], read[key].description) for key, field in declared.items()
+        }
         assert choose_task(name, {}).settings == settings()
 
 

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 from rank_processes import training_arguments
 
-from trainyard.settings.step_fields import StepField, step_fields
+from trainyard.settings.step_fields import StepField
 from trainyard.settings.steps import STEP_CONFIGS
 from trainyard.settings.steps.tasks import BUILT_IN_TASKS
 from trainyard.settings.steps.training import TrainDDP
+from trainyard.settings.task_fields import step_fields
 from trainyard.settings.written_settings import has_settings_file, keys_of_file
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.flags import parse_task_flags

@@ -55,8 +55,7 @@ class MeasureConfig:
     """Train a few steps with one choice of DeepSpeed's settings, and measure their speed and memory. A choice that runs
     out of memory is a result too."""
 
-    data: Path = input_folder()
-    """The dataset that a prepare step wrote."""
+    data: Path = same_field(Training, "data")
 
     deepspeed_configs: Path = input_folder()
     """The folder of DeepSpeed's configurations, NAME.json."""

@@ -6,14 +6,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainyard.settings.step_fields import input_folder, output_folder, parameter, same_field
+from trainyard.settings.steps.measurements import CheckCluster
+from trainyard.settings.steps.training import Training
 
 
 @dataclass(frozen=True)
 class Evaluate:
     """Evaluate a trained model on one split, every sample exactly once for any number of ranks."""
 
-    data: Path = input_folder()
-    """The dataset that a prepare step wrote."""
+    data: Path = same_field(Training, "data")
 
     model: Path = input_folder()
     """The folder of the trained model."""
@@ -65,8 +66,7 @@ class Evaluate:
     """What to check of the split's files first: their sizes, or also every byte by its digest; `auto` checks digests if
     that takes less than a second per GB, or less than a second in all."""
 
-    process_group_timeout_seconds: int = parameter(600, minimum=1)
-    """How long a rank waits for the others before it reports a hang and fails."""
+    process_group_timeout_seconds: int = same_field(CheckCluster, "process_group_timeout_seconds")
 
 
 @dataclass(frozen=True)
@@ -77,8 +77,7 @@ class ExportModel:
     data: Path = input_folder()
     """The dataset that a prepare step wrote. The batch to compare on comes from it."""
 
-    model: Path = input_folder()
-    """The folder of the trained model."""
+    model: Path = same_field(Evaluate, "model")
 
     mlflow_model: Path = output_folder(type="mlflow_model")
     """Where the MLflow model is written: python_function with signature, input example and requirements, which Azure ML

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainyard.settings.step_fields import input_folder, output_folder, parameter, same_field
+from trainyard.settings.step_fields import output_folder, parameter, same_field
 from trainyard.settings.steps.tasks import ImageClassificationSettings
 from trainyard.settings.steps.training import Training
 
@@ -15,17 +15,13 @@ class TrainTensorFlow:
     """Train a Keras model with TensorFlow on the samples of the other train steps, in their order: with
     MultiWorkerMirroredStrategy or ParameterServerStrategy. It evaluates the model too, and writes a SavedModel."""
 
-    data: Path = input_folder()
-    """The dataset that a prepare step wrote."""
+    data: Path = same_field(Training, "data")
 
     model: Path = output_folder()
     """Where the trained model is written, as a SavedModel: what tf.saved_model.load and TensorFlow Serving read."""
 
-    checkpoints: Path = output_folder()
-    """Where checkpoints are committed, and where a restarted step finds the newest one."""
-
-    metrics: Path = output_folder()
-    """Where metrics.jsonl and the run's settings are written."""
+    checkpoints: Path = same_field(Training, "checkpoints")
+    metrics: Path = same_field(Training, "metrics")
 
     evaluation: Path = output_folder()
     """Where evaluation.json is written, the figures on `evaluate_split`; a classifier's confusion matrix too."""

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, NoReturn, TypeVar
 
-from trainyard.settings.step_fields import StepField, flag_of, step_fields
+from trainyard.settings.step_fields import StepField, flag_of
 from trainyard.settings.suggestions import closest
-from trainyard.settings.task_fields import TaskError, fields_with_task
+from trainyard.settings.task_fields import TaskError, fields_with_task, step_fields
 from trainyard.settings.written_settings import (
     SettingValue,
     has_settings_file,
