@@ -15,7 +15,7 @@ from trainyard.plan.estimate.estimator import estimate
 from trainyard.plan.estimate.training import TrainingShape, machines_of_sku
 from trainyard.plan.job_plans import Plan
 from trainyard.plan.planner import plan as plan_with
-from trainyard.plan.reporters import OnProfile, profile_header, profile_rows
+from trainyard.plan.reporters import OnProfile, profile_table
 from trainyard.report.plan_page import as_html
 from trainyard.resources import schema_file
 from trainyard.spec.computes import Computes
@@ -232,7 +232,7 @@ def test_each_profile_has_the_place_and_day_of_its_price_and_others_are_marked()
             ("nd40", "Standard_ND40rs_v2"),
         )
     ]
-    rows = profile_rows(profiles)
-    place = profile_header(profiles).index("price of")
+    header, *rows = profile_table(profiles)
+    place = header.index("price of")
     assert [row[place] for row in rows] == ["eastus, 2026-11-09", "eastus, 2026-11-09", "eastus, 2026-06-18"]
     assert ["price not comparable" in row[-1] for row in rows] == [False, False, True]

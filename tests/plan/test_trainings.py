@@ -281,7 +281,7 @@ def test_the_fastest_and_the_cheapest_profile_are_named() -> None:
     slower = _job(_plan("deepspeed", "Standard_ND40rs_v2")).estimate
     assert found is not None
     assert slower is not None
-    rows = reporters.profile_rows(
+    _, *rows = reporters.profile_table(
         [reporters.OnProfile("nd96", "train", found), reporters.OnProfile("nd40", "train", slower)]
     )
     assert [row[0] for row in rows if "fastest" in row[-1]] == ["nd96"]

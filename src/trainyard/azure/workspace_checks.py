@@ -50,14 +50,9 @@ class _Asset:
         return {} if found is None else {key: part for key, part in found.groupdict().items() if part}
 
     @property
-    def version(self) -> str | None:
-        """The version, if it names one."""
-        return self.parts["which"] if self.parts["by"] in (":", "/versions/") else None
-
-    @property
-    def label(self) -> str | None:
-        """The label in place of a version."""
-        return self.parts["which"] if self.version is None else None
+    def which(self) -> Mapping[str, str]:
+        """The version, or the label in place of it."""
+        return {"version" if self.parts["by"] in (":", "/versions/") else "label": self.parts["which"]}
 
 
 def workspace_problems(
@@ -209,7 +204,7 @@ def _asset_problems(client: Any, workspace: Workspace, resolution: Resolution) -
 
 
 def _missing(asset: _Asset, workspace: Workspace) -> Diagnostic:
-    name, version, registry = asset.parts["name"], asset.version, asset.parts.get("registry")
+    name, version, registry = asset.parts["name"], asset.which.get("version"), asset.parts.get("registry")
     place = f"the registry '{registry}'" if registry else str(workspace)
     where = f"--registry-name {registry}" if registry else workspace.az_arguments
     message = f"{place} has no {asset.kind} '{name}{f':{version}' if version else ''}'"
@@ -224,7 +219,7 @@ def _has(client: Any, asset: _Asset) -> bool:
 
     operations = getattr(client, _OPERATIONS[asset.kind])
     try:
-        operations.get(asset.parts["name"], version=asset.version, label=asset.label)
+        operations.get(asset.parts["name"], **asset.which)
     except ResourceNotFoundError:
         return False
     except ValidationException as error:  # what the client makes of a label without versions

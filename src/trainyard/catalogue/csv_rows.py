@@ -28,7 +28,6 @@ def rows_of(kind: type[Row], file: Path) -> tuple[Row, ...]:
 
 
 def _reader(kind: Any) -> Callable[[str], Any]:
-    """Return what reads a cell of this type."""
     if isinstance(kind, UnionType):
         read = _READERS[get_args(kind)[0]]
         return lambda cell: read(cell) if cell else None

@@ -23,7 +23,6 @@ class _Package(NamedTuple):
 
 @cache
 def _packages() -> dict[str, _Package]:
-    """The packages of the table by each of their names."""
     with _TABLE.open(encoding="utf-8", newline="") as file:
         rows = [{key: cell.split() for key, cell in row.items()} for row in csv.DictReader(file)]
     return {
@@ -35,7 +34,6 @@ def _packages() -> dict[str, _Package]:
 
 @cache
 def _providers() -> dict[str, str]:
-    """The first package of each module."""
     providers: dict[str, str] = {}
     for name, package in _packages().items():
         for module in package.modules:

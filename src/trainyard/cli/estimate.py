@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from trainyard.catalogue.gpus import find_gpu
 from trainyard.catalogue.skus import find_sku
@@ -29,17 +30,13 @@ from trainyard.plan.estimate.config_file import find_model
 from trainyard.plan.estimate.estimator import SCALING_NODES
 from trainyard.plan.estimate.image_models import ImageModel
 from trainyard.plan.estimate.own_task import model_of_task
-from trainyard.plan.estimate.search import current_machines, search, what_if
+from trainyard.plan.estimate.search import Scope, current_machines, search, what_if
 from trainyard.plan.estimate.training import Adapters, Machines, TrainingShape, machines_of_gpu, machines_of_sku
 from trainyard.render.project import NoProject
 from trainyard.settings.steps.training import Training
 
 _LONGEST_DEFAULT = 8192
-_WHAT_IF_REPORTERS = {
-    "text": reporters.what_if_as_text,
-    "json": reporters.what_if_as_json,
-    "markdown": reporters.what_if_as_markdown,
-}
+_FORMATS = ("text", "json", "markdown")
 _ENGINES_THAT_OFFLOAD = {"optimizer": ("zero1", "zero2", "zero3"), "all": ("fsdp", "zero3")}
 
 
@@ -59,41 +56,26 @@ _ENGINES_THAT_OFFLOAD = {"optimizer": ("zero1", "zero2", "zero3"), "all": ("fsdp
 @click.option("--precision", type=OneOf(PRECISIONS), help="bf16-true keeps AdamW in bf16 too.  [default: bf16]")
 @click.option("--activation-checkpointing", type=OneOf(CHECKPOINTING), default="none", show_default=True)
 @click.option("--compile", "compiled", is_flag=True, help="Compile the model with torch.compile.")
-@click.option(
-    "--loss-chunk-tokens",
-    type=AtLeast(0),
-    default=0,
-    help="Compute the logits of this many tokens at a time; 0: all at once.",
-)
+@click.option("--loss-chunk-tokens", type=AtLeast(0), default=0, help="Logits of so many tokens at a time; 0: all.")
 @click.option("--tuning", type=OneOf(TUNINGS), default="full", show_default=True, help="What is trained.")
 @click.option("--lora-rank", type=AtLeast(1), help="Rank of the adapters.  [default: the training steps']")
-@click.option(
-    "--lora-targets",
-    default="all-linear",
-    show_default=True,
-    help="Layers that get adapters: all-linear, or endings of names such as q_proj,v_proj.",
-)
+@click.option("--lora-targets", default="all-linear", show_default=True, help="Or endings of names: q_proj,v_proj.")
 @click.option("--optimizer", type=OneOf(OPTIMIZERS), default="adamw", show_default=True, help="With ddp: what steps.")
 @click.option("--shard-size", type=AtLeast(1), help="With fsdp: GPUs of a replica.  [default: all]")
 @click.option("--no-reshard", "keeps_gathered", is_flag=True, help="With fsdp: gather weights once a micro-batch.")
-@click.option(
-    "--offload", type=OneOf(OFFLOADS), default="none", show_default=True, help="With fsdp and zero1 to zero3."
-)
-@click.option(
-    "--ema-decay", type=click.FloatRange(0, 1), default=0.0, help="A moving average of the weights, if not 0."
-)
+@click.option("--offload", type=OneOf(OFFLOADS), default="none", show_default=True, help="With fsdp, zero1 to zero3.")
+@click.option("--activation-offload", "offload_activations", is_flag=True, help="Activations in main memory.")
+@click.option("--ema-decay", type=click.FloatRange(0, 1), default=0.0, help="Average the weights, if not 0.")
 @click.option("--tokens", type=Amount(), help="Tokens of the data, such as 300B or 2T: how long all of it takes.")
 @click.option("--images", type=Amount(), help="The same for an image classifier or a --task, such as 1.28M.")
 @click.option("--epochs", type=AtLeast(1.0), help="How often the training goes through them.  [default: 1]")
 @click.option("--what-if", "compares", is_flag=True, help="Compare 1, 2, 4 … --nodes machines and all engines.")
-@click.option("--search", "searches", is_flag=True, help="Find what fits and is fastest or cheapest.")
+@click.option("--search", "searches", is_flag=True, help="Find what is fastest or cheapest on up to --nodes machines.")
 @click.option(
-    "--format",
-    "output_format",
-    type=OneOf(list(_WHAT_IF_REPORTERS)),
-    default="text",
-    help="Markdown of --what-if only.  [default: text]",
+    "--headroom", type=AtLeast(0.0), default=12.0, show_default=True, help="Per cent of memory they leave free."
 )
+@click.option("--global-batch-size", type=AtLeast(1), help="With these two: samples of a step of all GPUs.")
+@click.option("--format", "output_format", type=OneOf(_FORMATS), default="text", help="Markdown: --what-if.")
 def estimate(
     model: str | None,
     task: str | None,
@@ -108,6 +90,8 @@ def estimate(
     epochs: float | None,
     compares: bool,
     searches: bool,
+    headroom: float,
+    global_batch_size: int | None,
     output_format: str,
     **flags: Any,
 ) -> None:
@@ -139,28 +123,39 @@ def estimate(
     if searches and compares:
         raise UsageError("expected --search or --what-if, not both")
     if searches or compares:
-        numbers = [nodes] if searches else [count for count in SCALING_NODES if count < nodes] + [nodes]
+        numbers = [*(count for count in SCALING_NODES if count < nodes), nodes]
         if machines:
             candidates = [replace(machines, nodes=count) for count in numbers]
         else:
             candidates = [each for count in numbers for each in current_machines(count)]
             flags["precision"] = flags["precision"] or "bf16"
-        wanted = _training(architecture, candidates[0], **flags)
+        wanted = _training(architecture, candidates[-1], flags)
         samples = _samples(wanted, tokens, images, epochs)
+        scope = Scope(headroom / 100, _fixed(), global_batch_size)
         if searches:
             show = reporters.search_as_json if output_format == "json" else reporters.search_as_text
-            click.echo(show(search(wanted, candidates), samples))
-            return
-        click.echo(_WHAT_IF_REPORTERS[output_format](what_if(wanted, candidates), samples))
+            click.echo(show(search(wanted, candidates, scope), samples))
+        else:
+            click.echo(reporters.what_if_as(output_format, what_if(wanted, candidates, scope), samples))
         return
+    if global_batch_size is not None:
+        raise UsageError("--global-batch-size needs --search or --what-if; a step has as many samples as follow")
     if machines is None:
         raise UsageError(
             "missing --sku or --gpu, such as --sku Standard_ND96isr_H100_v5 or --gpu H100-SXM; --search tries all sizes"
         )
-    training = _training(architecture, machines, **flags)
+    training = _training(architecture, machines, flags)
     samples = _samples(training, tokens, images, epochs)
     report = reporters.as_json if output_format == "json" else reporters.as_text
     click.echo(report(estimator.estimate(training), samples))
+
+
+def _fixed() -> frozenset[str]:
+    """Return what flags say of a training, by the names of its fields: a search keeps it."""
+    context = click.get_current_context()
+    names = {*(field.name for field in fields(TrainingShape)), "offload"} & context.params.keys()
+    given = {name for name in names if context.get_parameter_source(name) is ParameterSource.COMMANDLINE}
+    return frozenset(given | ({"offload_optimizer", "offload_parameters"} if "offload" in given else set()))
 
 
 def _samples(training: TrainingShape, tokens: float | None, images: float | None, epochs: float | None) -> float | None:
@@ -198,33 +193,19 @@ def _model(
     return model_of_task(task, data, folder)
 
 
-def _training(
-    model: Architecture | ImageModel,
-    machines: Machines,
-    *,
-    engine: str,
-    sequence_length: int | None,
-    precision: str | None,
-    tuning: str,
-    lora_rank: int | None,
-    lora_targets: str,
-    optimizer: str,
-    shard_size: int | None,
-    keeps_gathered: bool,
-    offload: str,
-    ema_decay: float,
-    **others: Any,
-) -> TrainingShape:
-    """Return the training that the flags describe; `others` are those that it has under the same names."""
+def _training(model: Architecture | ImageModel, machines: Machines, flags: Mapping[str, Any]) -> TrainingShape:
+    """Return the training that the flags describe; most are fields of it, under the same names."""
+    engine, optimizer, offload, shard_size = (flags[name] for name in ("engine", "optimizer", "offload", "shard_size"))
     adapters = None
-    if tuning != "full":
-        adapters = Adapters(lora_rank or Training.lora_rank, lora_targets, is_quantized=tuning == "qlora")
+    if flags["tuning"] != "full":
+        rank, is_quantized = flags["lora_rank"] or Training.lora_rank, flags["tuning"] == "qlora"
+        adapters = Adapters(rank, flags["lora_targets"], is_quantized)
         adapters.matrices(model)
     if optimizer != "adamw" and engine != "ddp":
         raise UsageError(f"--optimizer {optimizer} needs --engine ddp: the other engines have AdamW only")
     if optimizer == "adafactor" and isinstance(model, ImageModel):
         raise UsageError("--optimizer adafactor: its state is estimated for language models only")
-    if engine != "fsdp" and (shard_size or keeps_gathered):
+    if engine != "fsdp" and (shard_size or flags["keeps_gathered"]):
         raise UsageError(f"--{'shard-size' if shard_size else 'no-reshard'} needs --engine fsdp")
     if shard_size and machines.world_size % shard_size:
         raise UsageError(
@@ -235,19 +216,16 @@ def _training(
         raise UsageError(f"--offload {offload} needs --engine {' or '.join(engines)}")
     length = 1
     if isinstance(model, Architecture):
-        length = sequence_length or min(model.positions or _LONGEST_DEFAULT, _LONGEST_DEFAULT)
-    return TrainingShape(
-        architecture=model,
-        machines=machines,
-        engine=engine,
-        sequence_length=length,
-        precision=precision or ("bf16" if machines.gpu.bf16_tflops else "fp16"),
-        adapters=adapters,
-        optimizer=optimizer,
-        reshard_after_forward=not keeps_gathered,
-        shard_size=shard_size or 0,
-        has_moving_average=ema_decay > 0,
-        offload_optimizer=offload != "none",
-        offload_parameters=offload == "all",
-        **others,
-    )
+        length = flags["sequence_length"] or min(model.positions or _LONGEST_DEFAULT, _LONGEST_DEFAULT)
+    others = {
+        "sequence_length": length,
+        "precision": flags["precision"] or ("bf16" if machines.gpu.bf16_tflops else "fp16"),
+        "adapters": adapters,
+        "reshard_after_forward": not flags["keeps_gathered"],
+        "shard_size": shard_size or 0,
+        "has_moving_average": flags["ema_decay"] > 0,
+        "offload_optimizer": offload != "none",
+        "offload_parameters": offload == "all",
+    }
+    same = {field.name: flags[field.name] for field in fields(TrainingShape) if field.name in flags}
+    return TrainingShape(model, machines, **{**same, **others})

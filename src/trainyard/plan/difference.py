@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 from trainyard.plan.estimate.reporters import gigabytes
@@ -52,15 +53,7 @@ def _usd(value: float) -> str:
 
 def _at(*names: str) -> Callable[[Any], Any]:
     """Return a reader of an attribute of an attribute; what it reads is None where any of them is."""
-
-    def read(value: Any) -> Any:
-        for name in names:
-            if value is None:
-                return None
-            value = getattr(value, name)
-        return value
-
-    return read
+    return lambda value: reduce(lambda found, name: None if found is None else getattr(found, name), names, value)
 
 
 def _gpus(job: JobPlan) -> int | None:

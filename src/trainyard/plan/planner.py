@@ -10,7 +10,7 @@ from trainyard import printing
 from trainyard.catalogue.skus import Sku, UnknownSku, find_sku, retirement_of
 from trainyard.errors import UsageError
 from trainyard.plan.estimate.architectures import Architecture
-from trainyard.plan.estimate.estimator import Estimate, estimate
+from trainyard.plan.estimate.estimator import estimate
 from trainyard.plan.estimate.image_models import ImageModel
 from trainyard.plan.estimate.money import on_demand_price, spot_price
 from trainyard.plan.job_plans import JobPlan, Plan, Totals, UnplannedJob, totals_of
@@ -78,7 +78,6 @@ def without_jobs(file: Path) -> Plan:
 
 
 def _before(job: JobUse, resolution: Resolution) -> tuple[str, ...]:
-    """The jobs that one waits for, as written."""
     return tuple(name for name in resolution.leaves if name in job.reads_from)
 
 
@@ -95,6 +94,7 @@ def _plan_job(
         reason = ""
     except UsageError as error:
         found, reason = None, str(error)
+    memory_findings = [found.memory_finding] if found is not None and found.memory_finding else []
     return JobPlan(
         name=job.name,
         component=job.component.name,
@@ -108,7 +108,7 @@ def _plan_job(
         environment=_environment(job.environment),
         on_demand=on_demand_price(sku, kind.machines),
         spot=spot_price(sku, kind.machines),
-        findings=(*_findings(job, processes, compute, sku, batch), *_memory_findings(found)),
+        findings=(*_findings(job, processes, compute, sku, batch), *memory_findings),
         kind=kind,
         estimate=found,
         estimate_reason=reason,
@@ -116,10 +116,6 @@ def _plan_job(
         steps=steps_of(job),
         data_shares=data_shares_of(job),
     )
-
-
-def _memory_findings(found: Estimate | None) -> list[str]:
-    return [found.memory_finding] if found is not None and found.memory_finding else []
 
 
 def _compute(job: JobUse) -> str:
@@ -165,7 +161,6 @@ def _environment(environment: Environment | None) -> str:
 
 
 def _gpus_idle(job: JobUse, sku: Sku, processes: ProcessCounts) -> int:
-    """Return how many GPUs of a node no process uses."""
     distribution = job.job.effective_distribution
     if distribution is None:
         return max(0, sku.gpu_count - processes.processes_per_node)
@@ -175,7 +170,6 @@ def _gpus_idle(job: JobUse, sku: Sku, processes: ProcessCounts) -> int:
 def _findings(
     job: JobUse, processes: ProcessCounts, compute: str, sku: Sku | None, batch: JobBatch | None
 ) -> list[str]:
-    """What to look at before paying for this."""
     findings = []
     if batch is not None and not batch.fits:
         findings.append(f"batch sizes do not multiply out: {batch}")

@@ -13,10 +13,12 @@ from trainyard.plan import markdown
 from trainyard.plan.estimate import reporters as estimates
 from trainyard.plan.estimate.estimator import Estimate
 from trainyard.plan.estimate.money import RESTART_SECONDS, Price
+from trainyard.plan.estimate.search import price_of_samples, slowness
 from trainyard.plan.job_plans import JobPlan, Measured, Plan, UnplannedJob
 from trainyard.settings.quantities import count, counted, duration
 
 _LABEL_WIDTH = 13
+_NOT_OF_PROFILES = ("settings", "micro-batch", "MFU")
 
 _BATCH_KEYS = (
     *("micro_batch_size", "accumulation_steps", "world_size", "global_batch_size"),
@@ -44,12 +46,11 @@ def as_text(plan: Plan, profiles: Sequence[OnProfile] = ()) -> str:
     lines += ["at one time, at most", *printing.facts(totals_of(plan), _LABEL_WIDTH)]
     if profiles:
         lines += ["", f"{profiles[0].job} on the machines of each profile"]
-        lines += printing.table([profile_header(profiles), *profile_rows(profiles)], indent=2)
+        lines += printing.table(profile_table(profiles), indent=2)
     return "\n".join(lines)
 
 
 def _heading(job: JobPlan | UnplannedJob) -> str:
-    """Return the line above what a job takes."""
     after = f"after {', '.join(job.waits_for)}" if job.waits_for else ""
     told = ", ".join(part for part in (job.component, after) if part)
     return f"{job.name}   {told}".rstrip()
@@ -66,7 +67,8 @@ def as_markdown(plan: Plan, profiles: Sequence[OnProfile] = ()) -> str:
             lines += ["", f"**{markdown.prose(job.name)}**", "", *map(_fact_as_markdown, training_facts(job))]
     lines += ["", "At one time, at most: " + "; ".join(f"{label} {text}" for label, text in totals_of(plan)) + "."]
     if profiles:
-        lines += ["", *markdown.table(profile_header(profiles), profile_rows(profiles))]
+        columns, *of_profiles = profile_table(profiles)
+        lines += ["", *markdown.table(columns, of_profiles)]
     sources = dict.fromkeys(price.source for job in plan.jobs for price in (job.on_demand, job.spot) if price)
     if sources:
         lines += ["", f"Prices: {'; '.join(sources)}."]
@@ -156,7 +158,6 @@ def training_facts(job: JobPlan) -> list[tuple[str, str]]:
 
 
 def _mixed(shares: Mapping[str, float | None]) -> str:
-    """Return how an epoch's samples are mixed."""
     if None in shares.values():
         return f"each sample of {', '.join(shares)} once an epoch"
     return ", ".join(f"{share:.1%} of the samples from {name}" for name, share in shares.items())
@@ -174,54 +175,29 @@ def differences_of(job: JobPlan) -> dict[str, float]:
     return {name: ours / theirs - 1 for name, ours, theirs in pairs if ours is not None and theirs}
 
 
-def profile_header(profiles: Sequence[OnProfile]) -> tuple[str, ...]:
-    """Return what the columns of `profile_rows` are."""
-    unit, many = estimates.units_of(profiles[0].estimate.training)
-    return ("profile", "machines", "a GPU", "a step", f"{unit}/s", "$/h", "price of", f"$/{many}", "")
-
-
-def profile_rows(profiles: Sequence[OnProfile]) -> list[tuple[str, ...]]:
-    """Return a row for each profile; the fastest and the cheapest of those that surely fit are named.
+def profile_table(profiles: Sequence[OnProfile]) -> list[tuple[str, ...]]:
+    """Return a header, and a row for each profile; the fastest and the cheapest of those that surely fit are named.
 
     Prices of another region or day than most of the rows' are marked.
     """
-    fitting = [each for each in profiles if each.estimate.verdict == "fits"]
-    fastest = max((e for e in fitting if e.estimate.samples_per_second), key=_rate, default=None)
-    cheapest = min((e for e in fitting if e.estimate.usd_per_billion_samples), key=_price_of_samples, default=None)
+    fitting = [each.estimate for each in profiles if each.estimate.verdict == "fits"]
+    fastest = min((each for each in fitting if each.samples_per_second), key=slowness, default=None)
+    cheapest = min((each for each in fitting if each.usd_per_billion_samples), key=price_of_samples, default=None)
     sources = Counter(price.source for each in profiles if (price := each.estimate.money.on_demand))
     usual = max(sources, key=lambda source: sources[source], default="")
-    rows: list[tuple[str, ...]] = []
+    table: list[tuple[str, ...]] = []
     for each in profiles:
-        found = each.estimate
-        price = found.money.on_demand
+        found, price = each.estimate, each.estimate.money.on_demand
         remarks = {
-            "fastest": each is fastest,
-            "cheapest": each is cheapest,
+            "fastest": found is fastest,
+            "cheapest": found is cheapest,
             found.verdict: found.verdict != "fits",
             "price not comparable": price is not None and price.source != usual,
         }
-        rows.append(
-            (
-                each.profile,
-                estimates.machines_text(found.training),
-                estimates.gigabytes(found.memory.total),
-                duration(found.time.total) if found.time else "not known",
-                estimates.rate_text(found) if found.time else "-",
-                f"{price.usd_per_hour:,.2f}" if price else "-",
-                price.source if price else "-",
-                estimates.price_text(found),
-                ", ".join(remark for remark, applies in remarks.items() if applies),
-            )
-        )
-    return rows
-
-
-def _rate(each: OnProfile) -> float:
-    return each.estimate.samples_per_second or 0.0
-
-
-def _price_of_samples(each: OnProfile) -> float:
-    return each.estimate.usd_per_billion_samples or 0.0
+        cells = {name: text for name, text in estimates.cells_of(found).items() if name not in _NOT_OF_PROFILES}
+        table = table or [("profile", *cells, "")]
+        table.append((each.profile, *cells.values(), ", ".join(name for name, applies in remarks.items() if applies)))
+    return table
 
 
 def _measured(measured: Measured) -> str:

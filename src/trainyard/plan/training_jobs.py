@@ -194,7 +194,6 @@ def data_shares_of(job: JobUse) -> dict[str, float | None]:
 
 
 def _model_settings(job: JobUse) -> tuple[str, dict[str, Any]]:
-    """Return the model type of a job, and what it overrides."""
     model_type, overrides = _value(job, "model_type"), _value(job, "model_overrides")
     if not isinstance(model_type, str):
         raise UsageError("the model is not known")
@@ -213,7 +212,6 @@ def _checkpointing(job: JobUse, is_text: bool) -> str:
 
 
 def _adapters(job: JobUse, model: Architecture | ImageModel) -> Adapters | None:
-    """Return the adapters that a job trains; None where it trains all weights."""
     tuning = _value(job, "tuning") or "full"
     if tuning == "full":
         return None
@@ -227,7 +225,6 @@ def _adapters(job: JobUse, model: Architecture | ImageModel) -> Adapters | None:
 
 
 def _engine(job: JobUse, step: str) -> tuple[str, bool, bool]:
-    """Return the engine, and whether it offloads the optimizer and the parameters."""
     if step in _WHOLE_MODEL:
         return "ddp", False, False
     if step == "fsdp":
@@ -238,7 +235,8 @@ def _engine(job: JobUse, step: str) -> tuple[str, bool, bool]:
     stage = settings.get("stage", 0)
     if stage not in (0, 1, 2, 3):
         raise UsageError(f"the ZeRO stage is {stage!r}")
-    optimizer, parameters = (_is_offloaded(settings.get(key)) for key in ("offload_optimizer", "offload_param"))
+    sections = (settings.get(key) for key in ("offload_optimizer", "offload_param"))
+    optimizer, parameters = (isinstance(each, dict) and each.get("device") in _OFFLOADED for each in sections)
     return f"zero{stage}", optimizer, parameters
 
 
@@ -252,10 +250,6 @@ def _deepspeed_config(job: JobUse) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError):
         raise UsageError(f"DeepSpeed's configuration cannot be read: {found.value.text}") from None
     return config if isinstance(config, dict) else {}
-
-
-def _is_offloaded(section: object) -> bool:
-    return isinstance(section, dict) and section.get("device") in _OFFLOADED
 
 
 def _value(job: JobUse, name: str) -> Any:

@@ -13,7 +13,7 @@ from trainyard.plan.drawing import carried_data
 from trainyard.plan.estimate.estimator import Estimate, scaling_curve
 from trainyard.plan.estimate.reporters import gigabytes
 from trainyard.plan.job_plans import JobPlan, Plan, UnplannedJob
-from trainyard.plan.reporters import OnProfile, facts_of, profile_header, profile_rows, totals_of
+from trainyard.plan.reporters import OnProfile, facts_of, profile_table, totals_of
 from trainyard.report.curves import STYLES
 from trainyard.report.drawings import Drawing, draw_graph
 from trainyard.report.page_templates import page_templates
@@ -29,8 +29,7 @@ def as_html(plan: Plan, pipeline: Pipeline, profiles: Sequence[OnProfile] = ()) 
         totals=totals_of(plan),
         graphs=[_graph(plan, pipeline, tall=tall) for tall in (False, True)] if plan.jobs else [],
         jobs=[_shown(job) for job in plan.jobs],
-        profile_header=profile_header(profiles) if profiles else (),
-        profiles=profile_rows(profiles),
+        profiles=profile_table(profiles),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from trainyard.plan.estimate.config_file import find_model
 from trainyard.plan.estimate.estimator import estimate
 from trainyard.plan.estimate.image_models import ImageModel, Images, image_model
 from trainyard.plan.estimate.meta_model import image_model_on_meta
-from trainyard.plan.estimate.search import search_settings
+from trainyard.plan.estimate.search import Scope, search
 from trainyard.plan.estimate.training import Adapters, TrainingShape, machines_of_gpu
 from trainyard.settings.small_image_models import small_image_settings
 
@@ -58,7 +59,10 @@ def test_a_closed_form_is_what_the_real_model_does(model_type: str, settings: di
 
 def test_no_selective_checkpointing_of_images_is_searched() -> None:
     training = TrainingShape(find_model("vit"), machines_of_gpu(find_gpu("A100"), 1), "ddp", 1, 1, 1)
-    assert {each.activation_checkpointing for each in search_settings(training)} == {"none", "full"}
+    for kind, count in (("none", 5), ("full", 5), ("selective", 0)):
+        wanted = replace(training, activation_checkpointing=kind)
+        found = search(wanted, [wanted.machines], Scope(fixed=frozenset({"activation_checkpointing"}))).fastest
+        assert len(found) == count
 
 
 @pytest.mark.parametrize("model_type", ["convnext", "vit", "swin"])
@@ -86,7 +90,7 @@ def test_adapters_are_those_that_peft_injects(model_type: str) -> None:
 def test_adapters_that_cannot_be_are_refused() -> None:
     with pytest.raises(UsageError, match="a resnet has no linear layers to put adapters beside"):
         Adapters(8).matrices(image_model("resnet", {}, Images()))
-    with pytest.raises(UsageError, match="adapters of chosen layers of a vit are not estimated; expected all-linear"):
+    with pytest.raises(UsageError, match="no layer of vit is called query,value; expected one of: all-linear"):
         Adapters(8, "query,value").matrices(image_model("vit", {}, Images()))
 
 

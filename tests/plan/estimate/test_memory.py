@@ -15,15 +15,15 @@ from trainyard.catalogue.gpus import find_gpu
 from trainyard.catalogue.skus import find_sku
 from trainyard.errors import UsageError
 from trainyard.plan.estimate.architectures import all_architectures, find_architecture, from_settings
-from trainyard.plan.estimate.estimator import estimate, memory_by_engine, settings_that_fit
+from trainyard.plan.estimate.blocks import layer_activation_bytes
+from trainyard.plan.estimate.estimator import estimate
 from trainyard.plan.estimate.memory import (
     RUNTIME_BYTES,
     deepspeed_model_states,
-    layer_activation_bytes,
     memory_of,
     zero_model_states,
 )
-from trainyard.plan.estimate.search import search_settings
+from trainyard.plan.estimate.search import Scope, memory_by_engine, search, settings_that_fit
 from trainyard.plan.estimate.training import Adapters, TrainingShape, machines_of_gpu, machines_of_sku
 
 GENERATOR = Path(__file__).parents[3] / "docs" / "generate_families.py"
@@ -138,7 +138,7 @@ def test_what_leaves_less_than_a_tenth_of_a_gpu_may_not_fit(training: Make) -> N
 
 
 def test_nothing_is_offered_where_nothing_fits(training: Make) -> None:
-    assert settings_that_fit(training("llama-3.1-405b", "T4", precision="fp16", sequence_length=8192)) == []
+    assert settings_that_fit(training("llama-3.1-405b", "T4", precision="fp16", sequence_length=8192)) == ()
 
 
 def test_offloading_is_offered_only_where_main_memory_holds_it(training: Make) -> None:
@@ -242,7 +242,7 @@ def test_adapters_are_as_large_as_peft_makes_them(family: str, targets: str) -> 
 
 def test_targets_that_a_model_lacks_are_named() -> None:
     with pytest.raises(UsageError, match="no layer of gpt2 is called q_proj"):
-        Adapters(8, "q_proj").layers(find_architecture("gpt2"))
+        Adapters(8, "q_proj").matrices(find_architecture("gpt2"))
 
 
 @pytest.mark.parametrize(("is_quantized", "engines"), [(True, {"ddp"}), (False, {"ddp", "fsdp"})])
@@ -250,7 +250,7 @@ def test_only_engines_that_train_the_adapters_are_proposed(
     training: Make, is_quantized: bool, engines: set[str]
 ) -> None:
     wanted = training("llama-3.2-1b", engine="ddp", adapters=Adapters(16, is_quantized=is_quantized))
-    assert {each.engine for each in search_settings(wanted)} == engines
+    assert {each.training.engine for each in search(wanted, [wanted.machines], Scope()).fastest} == engines
     assert {each.training.engine for each in settings_that_fit(wanted)} <= engines
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from trainyard.catalogue.csv_rows import rows_of
 from trainyard.errors import UsageError
@@ -20,6 +20,16 @@ _FAMILIES_FILE = Path(__file__).parent / "families.json"
 
 Widths = dict[str, int]
 """A model's sizes by name: "hidden", "queries", "keys" (also the values'), "all" three of them, "head", "inner"."""
+
+
+class Linear(NamedTuple):
+    """Linear layers of one size: the rows of a token or image, what each takes and gives, the name, and how many."""
+
+    rows: int
+    takes: int
+    gives: int
+    name: str = ""
+    times: int = 1
 
 
 @dataclass(frozen=True)
@@ -87,6 +97,8 @@ _EAGER_OPERATIONS = {
     # transformers computes GPT-2's GELU operation by operation: six with one tensor, two with two. Its attention
     # divides, masks, takes the softmax and drops out, each in an operation.
     "gpt2": EagerOperations(kept_by_mlp=5, moved_by_mlp=18, moved_scores=10),
+    # Eager attention of BERT and others with dropout: scaled, masked, a softmax, dropped out, each an operation.
+    OTHER_FAMILY: EagerOperations(moved_scores=10),
     # Of a ReLU, only its result is needed.
     "opt": EagerOperations(kept_by_mlp=1),
 }
@@ -164,15 +176,18 @@ class Architecture:
         return sum(number * widths[width] for width, number in counts.items())
 
     @cached_property
-    def linear_layers(self) -> tuple[tuple[str, int, int], ...]:
-        """One layer's matrices: the name of each in transformers, what it takes and what it gives."""
+    def linear_layers(self) -> list[Linear]:
+        """All layers' matrices: query, key, value, output, and the MLP's two or three."""
         widths = self._widths
-        return tuple((name, widths[takes], widths[gives]) for name, takes, gives in self._family.linear_layers)
+        return [
+            Linear(1, widths[takes], widths[gives], name, self.layers)
+            for name, takes, gives in self._family.linear_layers
+        ]
 
     @cached_property
     def layer_matrix_parameters(self) -> int:
-        """The parameters of one layer's matrices: query, key, value, output, and the MLP's two or three."""
-        return sum(takes * gives for _, takes, gives in self.linear_layers)
+        """The parameters of one layer's matrices."""
+        return sum(each.takes * each.gives for each in self.linear_layers)
 
     @cached_property
     def layer_parameters(self) -> int:

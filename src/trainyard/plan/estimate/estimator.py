@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from trainyard.errors import UsageError
-from trainyard.plan.estimate import ENGINES
 from trainyard.plan.estimate.compute import curve_for, model_flops
 from trainyard.plan.estimate.memory import RUNTIME_BYTES, Memory, main_memory_bytes, memory_of
 from trainyard.plan.estimate.money import Money, WholeTraining, money_of, usd_per_billion, whole_training_of
 from trainyard.plan.estimate.step_time import StepTime, samples_per_second_per_gpu, step_time_of
-from trainyard.plan.estimate.training import TrainingShape, engines_that_train
+from trainyard.plan.estimate.training import TrainingShape
 
 SCALING_NODES = tuple(2**power for power in range(11))
 """1 to 1,024."""
 
-_MOST_CHANGES = 4
 # Of a GPU's memory: docs/estimates.md has trainings that take a tenth more than was predicted.
 _SURE_SHARE = 0.9
 
@@ -38,15 +35,14 @@ class Estimate:
     @property
     def fits(self) -> bool:
         """Whether the tensors, and what libraries take beside them, fit in a GPU's memory and in main memory."""
-        return self.memory.total <= self.available_bytes and not self.main_memory_reason
+        return has_room(self.training, 0.0, self.memory)
 
     @property
     def verdict(self) -> str:
         """ "fits", "does not fit", or "may not fit" where it leaves less than a tenth of a GPU's memory."""
         if not self.fits:
             return "does not fit"
-        used = self.memory.total + RUNTIME_BYTES
-        return "may not fit" if used > _SURE_SHARE * self.training.machines.memory_bytes_per_gpu else "fits"
+        return "fits" if has_room(self.training, 1 - _SURE_SHARE, self.memory) else "may not fit"
 
     @property
     def memory_finding(self) -> str:
@@ -61,10 +57,7 @@ class Estimate:
     @property
     def main_memory_reason(self) -> str:
         """Why a node's main memory is too small for what is offloaded; empty if it is not, or without an Azure size."""
-        sku, needed = self.training.machines.sku, main_memory_bytes(self.training)
-        if sku is None or needed <= sku.ram_gib * 2**30:
-            return ""
-        return f"each node offloads {needed / 1e9:,.0f} GB to its {sku.ram_gib * 2**30 / 1e9:,.0f} GB of main memory"
+        return _main_memory_reason(self.training)
 
     @property
     def available_bytes(self) -> float:
@@ -127,6 +120,19 @@ class Estimate:
         return None if rate is None or price is None else usd_per_billion(price.usd_per_hour, rate)
 
 
+def _main_memory_reason(training: TrainingShape) -> str:
+    sku, needed = training.machines.sku, main_memory_bytes(training)
+    if sku is None or needed <= sku.ram_gib * 2**30:
+        return ""
+    return f"each node offloads {needed / 1e9:,.0f} GB to its {sku.ram_gib * 2**30 / 1e9:,.0f} GB of main memory"
+
+
+def has_room(training: TrainingShape, share: float, memory: Memory | None = None) -> bool:
+    """Return whether a training fits and leaves this share of each GPU's memory. `memory` is given if it is known."""
+    used = (memory or memory_of(training)).total + RUNTIME_BYTES
+    return used <= (1 - share) * training.machines.memory_bytes_per_gpu and not _main_memory_reason(training)
+
+
 def estimate(training: TrainingShape) -> Estimate:
     """Return what a training takes. UsageError for a precision that the GPU lacks."""
     gpu = training.machines.gpu
@@ -161,64 +167,3 @@ def scaling_curve(training: TrainingShape) -> list[tuple[int, float]]:
 def on_nodes(training: TrainingShape, nodes: int) -> TrainingShape:
     """Return the same training on another number of nodes."""
     return replace(training, machines=replace(training.machines, nodes=nodes))
-
-
-def settings_that_fit(training: TrainingShape) -> list[Estimate]:
-    """Return trainings of the same batch on the same machines that surely fit, fastest first: one for each engine.
-
-    What may change: the micro-batch (with accumulation, so that the global batch stays), activation checkpointing, the
-    engine among those of the same library, and offloading with ZeRO.
-    """
-    fastest: dict[tuple[str, bool], Estimate] = {}
-    for candidate in map(estimate, _variants(training)):
-        kind = (candidate.training.engine, candidate.training.offload_optimizer)
-        if candidate.verdict == "fits" and (kind not in fastest or _seconds(candidate) < _seconds(fastest[kind])):
-            fastest[kind] = candidate
-    return sorted(fastest.values(), key=_seconds)[:_MOST_CHANGES]
-
-
-def memory_by_engine(training: TrainingShape) -> dict[str, tuple[Memory, str]]:
-    """Return what the same training takes on each GPU with every engine that can train it, and the verdict on that.
-
-    ZeRO 3 comes last with its state in main memory too. One GPU shards nothing: there it is empty.
-    """
-    if training.machines.world_size == 1:
-        return {}
-    possible = engines_that_train(training.adapters)
-    changed = {engine: _with_engine(training, engine, offload=False) for engine in ENGINES if engine in possible}
-    if "zero3" in possible:
-        changed["zero3 offloaded"] = _with_engine(training, "zero3", offload=True)
-    estimates = {name: estimate(each) for name, each in changed.items()}
-    return {name: (found.memory, found.verdict) for name, found in estimates.items()}
-
-
-def _variants(training: TrainingShape) -> Iterator[TrainingShape]:
-    possible = engines_that_train(training.adapters)
-    others = [engine for engine in ("fsdp", "zero2", "zero3") if engine in possible and engine != training.engine]
-    engines = [training.engine, *others]
-    samples = training.micro_batch_size * training.accumulation_steps
-    micro_batches = [size for size in range(1, training.micro_batch_size + 1) if samples % size == 0]
-    with_offload = [(engine, False) for engine in engines]
-    if "zero3" in engines:
-        with_offload.append(("zero3", True))
-    for engine, offload in with_offload:
-        changed = _with_engine(training, engine, offload=offload)
-        for checkpointing in training.checkpointing_choices:
-            for micro in micro_batches:
-                yield replace(
-                    changed,
-                    micro_batch_size=micro,
-                    accumulation_steps=samples // micro,
-                    activation_checkpointing=checkpointing,
-                )
-
-
-def _with_engine(training: TrainingShape, engine: str, *, offload: bool) -> TrainingShape:
-    optimizer = training.optimizer if engine == training.engine else "adamw"
-    return replace(training, engine=engine, optimizer=optimizer, offload_optimizer=offload, offload_parameters=offload)
-
-
-def _seconds(candidate: Estimate) -> float:
-    """Return the step's time; offloading, whose copies are not estimated, comes last."""
-    time = candidate.time.total if candidate.time else float(candidate.training.activation_checkpointing != "none")
-    return time + (1e9 if candidate.training.offload_optimizer else 0)

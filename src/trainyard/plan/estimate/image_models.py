@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from trainyard.errors import UsageError
-from trainyard.plan.estimate.architectures import generated_families
+from trainyard.plan.estimate.architectures import Linear, generated_families
 
 IMAGE_SIZE, CLASSES = 224, 1000
 """Of ImageNet, where the data does not say."""
@@ -19,19 +19,14 @@ class Product:
     """A matrix product or convolution: the FLOPs of one image's forward pass, and the length of its inner dimension.
 
     Depthwise convolutions, with one channel for each output, run on a GPU's ordinary units, not on its tensor cores.
+    `attends` marks products without weights; `computed` is the share of the FLOPs that is not left out as masked.
     """
 
     flops: float
     inner: int
     is_depthwise: bool = False
-
-
-class Linear(NamedTuple):
-    """A linear layer: how many rows of one image it multiplies, and what each takes and gives."""
-
-    rows: int
-    takes: int
-    gives: int
+    attends: bool = False
+    computed: float = 1.0
 
 
 @dataclass
@@ -42,18 +37,20 @@ class ModelBlock:
     Of what is kept, `kept_for_weights` is for the gradients of convolutions' weights only: not where these are frozen.
     `working` is what the backward pass of one operation has for itself, of the one that has most: the gradients of its
     result and its input; of a convolution also both in the layout that oneDNN and cuDNN compute in, and the input.
-    The methods add one operation each; a tensor that two operations keep is counted by the first.
+    The methods add one operation each; a tensor that two operations keep is counted by the first. `times` is how many
+    such blocks follow each other.
     """
 
     entering: int = 0
     parameters: int = 0
     products: list[Product] = field(default_factory=list)
-    kept: int = 0
-    moved: int = 0
-    operations: int = 0
+    kept: float = 0
+    moved: float = 0
+    operations: float = 0
     linear: list[Linear] = field(default_factory=list)
     kept_for_weights: int = 0
     working: int = 0
+    times: int = 1
 
     def convolve(
         self, pixels: int, channels: int, out: int, kernel: int, *, groups: int = 1, bias: bool = True, keeps: int = 0
@@ -77,7 +74,7 @@ class ModelBlock:
     def attend(self, tokens: int, width: int, heads: int) -> None:
         """Add fused attention: queries, keys, values and its output are kept, and a number for each token and head."""
         flops, values = 2.0 * tokens * tokens * width, 4 * tokens * width
-        self.products += [Product(flops, width // heads), Product(flops, tokens)]
+        self.products += [Product(flops, inner, attends=True) for inner in (width // heads, tokens)]
         self._operate(values, keeps=values + tokens * heads, moves=values)
 
     def attend_in_windows(self, tokens: int, window: int, width: int, heads: int) -> None:

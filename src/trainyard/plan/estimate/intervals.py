@@ -15,7 +15,7 @@ INTERVALS_FILE = Path(__file__).with_suffix(".csv")
 KINDS = ("decoders", "adapters", "small micro-batches", "other language models", "images")
 
 SMALL_MICRO_BATCH_TOKENS = 2048
-"""With fewer tokens a GPU waits for Python, whose time is estimated with one round figure."""
+"""With fewer tokens a GPU waits for Python, whose pace differs more from machine to machine than that of GPUs."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,16 @@ class Interval:
     memory_rows: int
     memory_low: float | None
     memory_high: float | None
+
+    def time(self, seconds: float) -> tuple[float | None, float | None]:
+        """Return the interval of a time."""
+        return (self.time_low * seconds, self.time_high * seconds) if self.rows else (None, None)
+
+    def memory(self, size: float) -> tuple[int | None, int | None]:
+        """Return the interval of a memory, in bytes."""
+        if self.memory_low is None or self.memory_high is None:
+            return None, None
+        return round(self.memory_low * size), round(self.memory_high * size)
 
 
 def kind_of(training: TrainingShape) -> str:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
-from trainyard.plan.estimate.image_models import ImageModel, ModelBlock
+from trainyard.plan.estimate.blocks import blocks_of
 from trainyard.plan.estimate.training import QUANTIZED_BYTES, TrainingShape
 
 RUNTIME_BYTES = 1.5e9
@@ -51,7 +50,8 @@ class Memory:
 def memory_of(training: TrainingShape) -> Memory:
     """Return what a training takes on each GPU at its peak."""
     parameters, gradients, optimizer = model_states(training)
-    kept, again, logits = _kept(training), _computed_again(training), _logits(training)
+    kept, again = _kept_and_computed_again(training)
+    logits = _logits(training)
     if training.offload_activations:
         # Of the layer that computes, and of the next, whose copy is on its way.
         kept *= min(1.0, 2 / training.architecture.layers)
@@ -150,9 +150,9 @@ def _rows_and_columns(training: TrainingShape) -> int:
     """Return the rows and columns of all matrices that are trained, without the few parameters that are vectors."""
     model, adapters = training.language_model, training.adapters
     if adapters is not None:
-        return model.layers * sum(takes + gives + 2 * adapters.rank for takes, gives in adapters.layers(model))
+        return sum(each.times * (each.takes + each.gives + 2 * adapters.rank) for each in adapters.matrices(model))
     words = (1 if model.tied else 2) * (model.vocabulary_size + model.hidden_size)
-    return words + model.layers * sum(takes + gives for _, takes, gives in model.linear_layers)
+    return words + sum(each.times * (each.takes + each.gives) for each in model.linear_layers)
 
 
 def _zero_states(training: TrainingShape, value_bytes: int) -> tuple[float, float, float]:
@@ -217,10 +217,7 @@ def _dequantized_bytes(training: TrainingShape) -> int:
     """Return the bytes of the largest matrix of a layer, which is computed from its 4 bits where it is needed."""
     if training.adapters is None or not training.adapters.is_quantized:
         return 0
-    model = training.architecture
-    if isinstance(model, ImageModel):
-        return 2 * max(layer.takes * layer.gives for layer in model.linear_layers)
-    return 2 * max(takes * gives for _, takes, gives in model.linear_layers)
+    return 2 * max(layer.takes * layer.gives for layer in training.architecture.linear_layers)
 
 
 def _moving_average(training: TrainingShape) -> float:
@@ -246,81 +243,20 @@ def _logits(training: TrainingShape) -> float:
     return float(words * (training.bytes_per_value + 8 if training.compiled else 12))
 
 
-def _kept(training: TrainingShape) -> float:
-    """Return what layers keep for the backward pass: all that they compute, or what is not computed again."""
-    model, size = training.architecture, training.bytes_per_value
-    if isinstance(model, ImageModel):
-        if training.activation_checkpointing == "none":
-            values = _most_at_once(training, model.blocks)
-        else:
-            values = sum(block.entering for block in model.blocks)
-        return float(training.micro_batch_size * size * (model.around.kept + values))
-    inputs = training.tokens_per_micro_batch * model.hidden_size * size
-    if training.activation_checkpointing == "full":
-        return float(model.layers * inputs)
-    if training.activation_checkpointing == "selective":
-        return float(model.layers * (inputs + _selective_bytes(training)))
-    return float(model.layers * layer_activation_bytes(training))
+def _kept_and_computed_again(training: TrainingShape) -> tuple[float, float]:
+    """Return what layers keep for the backward pass, and what one of them has while that computes it again.
 
-
-def _most_at_once(training: TrainingShape, blocks: Sequence[ModelBlock]) -> int:
-    """Return the most values of an image at one time in the backward pass, which frees the last block's first."""
-    kept, most = 0, 0
+    Kept is all that is computed, at the time at which most is there, since the last layer's is freed first; or what is
+    not computed again.
+    """
+    blocks, around = blocks_of(training)
+    bytes_of_value = training.micro_batch_size * training.bytes_per_value
+    if training.activation_checkpointing != "none":
+        entering = around.kept + sum(block.times * block.entering for block in blocks)
+        again = max((block.kept + block.working for block in blocks), default=0)
+        return bytes_of_value * entering, bytes_of_value * again
+    kept, most = 0.0, 0.0
     for block in blocks:
-        kept += _kept_of_block(training, block)
+        kept += block.times * block.kept
         most = max(most, kept + block.working)
-    return most
-
-
-def _kept_of_block(training: TrainingShape, block: ModelBlock) -> int:
-    """Return the values of an image that a block keeps: with adapters also what these compute, of their rank."""
-    if training.adapters is None:
-        return block.kept
-    return block.kept - block.kept_for_weights + training.adapters.rank * sum(layer.rows for layer in block.linear)
-
-
-def _computed_again(training: TrainingShape) -> float:
-    """Return what one layer keeps while its backward pass computes it again; 0 where nothing is."""
-    if training.activation_checkpointing == "none":
-        return 0.0
-    if isinstance(training.architecture, ImageModel):
-        blocks = training.architecture.blocks
-        largest = max((_kept_of_block(training, block) + block.working for block in blocks), default=0)
-        return float(training.micro_batch_size * training.bytes_per_value * largest)
-    return layer_activation_bytes(training)
-
-
-def layer_activation_bytes(training: TrainingShape) -> float:
-    """Return what one layer keeps for its backward pass, without checkpointing.
-
-    Korthikanti et al. 2022 (arXiv:2205.05198), section 4.1, counted operation by operation for each family: the inputs
-    of every matrix, norm and nonlinearity, and with fused attention its queries, keys, values and output. Without it,
-    the scores of section 4.1 (5 a s^2 b bytes in 16 bits) are kept too. A compiled model recomputes norms and products.
-    """
-    shape, tokens = training.language_model, training.tokens_per_micro_batch
-    hidden, inner, size = shape.hidden_size, shape.intermediate_size, training.bytes_per_value
-    norms = 2 * hidden * (1 if training.compiled else 2)
-    attention = 2 * shape.query_width + 2 * shape.kv_width
-    if shape.is_gated:
-        mlp = inner * (3 if training.compiled else 4)
-        rotated = 0 if training.compiled else shape.query_width + shape.kv_width
-    else:
-        mlp, rotated = (2 if training.compiled else shape.eager.kept_by_mlp) * inner, 0
-    values = norms + attention + rotated + hidden + mlp
-    if training.adapters is not None:
-        values += training.adapters.rank * len(training.adapters.layers(shape))
-    kept = float(tokens * values * size)
-    if not training.machines.gpu.flash_attention:
-        kept += training.micro_batch_size * shape.heads * training.sequence_length**2 * (2 * size + 1)
-    return kept
-
-
-def _selective_bytes(training: TrainingShape) -> float:
-    """Return what selective checkpointing keeps of a layer beside its input; the rest is computed again.
-
-    As torchtitan's `selective` with the option `op`: the output of attention, and of every second matrix product, which
-    are the queries, the values, one of the MLP's inner products, and its result.
-    """
-    shape = training.language_model
-    kept = 2 * shape.query_width + shape.kv_width + shape.intermediate_size + shape.hidden_size
-    return float(training.tokens_per_micro_batch * training.bytes_per_value * kept)
+    return bytes_of_value * (around.kept + most), 0.0

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from trainyard.errors import UsageError
-from trainyard.plan.estimate.architectures import OTHER_FAMILY, Architecture
-from trainyard.plan.estimate.image_models import ImageModel, Images, Linear, ModelBlock, Product
+from trainyard.plan.estimate.architectures import OTHER_FAMILY, Architecture, Linear
+from trainyard.plan.estimate.image_models import ImageModel, Images, ModelBlock, Product
 
 _BYTES = 4
 """Models are counted in fp32."""
@@ -129,7 +129,6 @@ def _blocks_of(model: Any) -> list[Any]:
 
 
 def _counted(model: Any, compute: Callable[[], Any]) -> tuple[list[ModelBlock], ModelBlock]:
-    """Return what a forward pass does within each block, and around them."""
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -182,7 +181,6 @@ def _counted(model: Any, compute: Callable[[], Any]) -> tuple[list[ModelBlock], 
 
 
 def _count(function: Any, args: Any, result: Any, block: ModelBlock) -> None:
-    """Add one operation to what its block does."""
     name = function.overloadpacket.__name__
     outputs = [each for each in (result if isinstance(result, (tuple, list)) else [result]) if _is_values(each)]
     inputs = [each for each in args if _is_values(each)]
@@ -202,7 +200,7 @@ def _count(function: Any, args: Any, result: Any, block: ModelBlock) -> None:
     elif name.startswith("_scaled_dot_product"):
         query, key = inputs[:2]
         tokens, size = key.shape[-2:]
-        block.products += [Product(2.0 * query.numel() * tokens, size), Product(2.0 * query.numel() * tokens, tokens)]
+        block.products += [Product(2.0 * query.numel() * tokens, inner, attends=True) for inner in (size, tokens)]
         block.moved += sum(each.numel() for each in (*inputs[:3], outputs[0]))
     else:
         block.moved += sum(each.numel() for each in (*inputs, outputs[0]))

@@ -43,7 +43,6 @@ _NEEDED = {
 
 
 def _from_settings_file(files: Any, file: Path) -> tuple[str, dict[str, Any]]:
-    """Return the task that a settings file names, and the task's settings in it."""
     written: Mapping[str, Any] = files.read_settings_file(file)
     if "task" not in written:
         raise UsageError(f"{file} names no task; expected the key `task`, or --task package.module:Class")

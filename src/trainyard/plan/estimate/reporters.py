@@ -3,25 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 from trainyard import printing
 from trainyard.catalogue.skus import retirement_of
 from trainyard.plan import markdown
-from trainyard.plan.estimate.estimator import Estimate, memory_by_engine, scaling_curve, settings_that_fit
+from trainyard.plan.estimate.estimator import Estimate, scaling_curve
 from trainyard.plan.estimate.image_models import ImageModel
 from trainyard.plan.estimate.intervals import interval_of
 from trainyard.plan.estimate.money import Price, WholeTraining
-from trainyard.plan.estimate.search import Found
+from trainyard.plan.estimate.search import (
+    Found,
+    memory_by_engine,
+    price_of_samples,
+    settings_that_fit,
+    slowness,
+    why_behind,
+)
 from trainyard.plan.estimate.training import TrainingShape, engines_that_train
 from trainyard.settings.quantities import count, counted, duration, percentage
 
 PLAN_FORMAT = "trainyard.plan/2"
 
+_SAME_IN_JSON = (
+    *("engine", "precision", "activation_checkpointing", "micro_batch_size", "accumulation_steps"),
+    *("global_batch_size", "loss_chunk_tokens"),
+)
 _NO_STEPS = "the number of steps is not known; see the prices an hour and a billion tokens"
 _NO_SIZE = "no Azure size is named, so there is no price; use --sku"
 _NO_SPOT = "the catalogue has no spot price of this size"
-_MOST_FOUND = 5
 
 
 def as_text(found: Estimate, samples: float | None = None) -> str:
@@ -130,53 +141,56 @@ def search_as_text(found: Found, samples: float | None = None) -> str:
     """Return the fastest and the cheapest settings as two tables."""
     if not found.fastest:
         return "nothing fits: use more nodes, or a shorter --sequence-length"
-    tables = {title: _table(estimates[:_MOST_FOUND], samples) for title, estimates in vars(found).items()}
-    return "\n\n".join("\n".join([title, *printing.table(rows, indent=2)]) for title, rows in tables.items())
+    blocks = []
+    for (title, estimates), order in zip(vars(found).items(), (slowness, price_of_samples), strict=True):
+        behind = [why_behind(each, ahead, order) for ahead, each in pairwise(estimates)]
+        remarks = ["than the one above", "", *behind]
+        rows = [[*row, remark] for row, remark in zip(_table(estimates, samples), remarks, strict=False)]
+        blocks.append("\n".join([title, *printing.table(rows, indent=2)]))
+    return "\n\n".join(blocks)
 
 
-def what_if_as_text(found: Sequence[Estimate], samples: float | None) -> str:
-    """Return a table of machines and engines, with how long a training of so many rows or images takes on each."""
-    return "\n".join(printing.table(_table(found, samples)))
+def what_if_as(output_format: str, found: Sequence[Estimate], samples: float | None) -> str:
+    """Return machines and engines, with how long a training of so many rows or images takes on each.
 
-
-def what_if_as_markdown(found: Sequence[Estimate], samples: float | None) -> str:
-    """Return the same as a table of Markdown."""
+    As a table of text or Markdown, or as JSON: a list of jobs as in a plan.
+    """
+    if output_format == "json":
+        jobs = [job_as_json(each, samples) for each in found]
+        return printing.json_text({"format": PLAN_FORMAT, "what_if": jobs})
     header, *rows = _table(found, samples)
-    return "\n".join(markdown.table(header, rows))
+    return "\n".join(markdown.table(header, rows) if output_format == "markdown" else printing.table([header, *rows]))
 
 
-def what_if_as_json(found: Sequence[Estimate], samples: float | None) -> str:
-    """Return the same as a list of jobs as in a plan."""
-    jobs = [job_as_json(each, samples) for each in found]
-    return printing.json_text({"format": PLAN_FORMAT, "what_if": jobs})
+def cells_of(found: Estimate) -> dict[str, str]:
+    """Return what a row of a table may say of an estimate, by the header of its column."""
+    unit, many = units_of(found.training)
+    price = found.money.on_demand
+    return {
+        "machines": machines_text(found.training),
+        "settings": settings_text(found.training),
+        "micro-batch": str(found.training.micro_batch_size),
+        "a GPU": gigabytes(found.memory.total),
+        "a step": duration(found.time.total) if found.time else "not known",
+        f"{unit}/s": rate_text(found) if found.time else "-",
+        "MFU": percentage(found.mfu),
+        "$/h": f"{price.usd_per_hour:,.2f}" if price else "-",
+        "price of": price.source if price else "-",
+        f"$/{many}": price_text(found),
+    }
 
 
 def _table(found: Sequence[Estimate], samples: float | None) -> list[list[str]]:
     """Return a header and a row for each estimate; with a whole training's time and price where its length is known."""
-    unit, many = units_of(found[0].training) if found else ("tokens", "billion tokens")
-    header = ["machines", "settings", "micro-batch", "a GPU", f"{unit}/s", "MFU", "$/h", f"$/{many}"]
-    rows = [header if samples is None else [*header, "takes", "$", "spot takes", "spot $"]]
+    header, rows = ["machines"], []
     for each in found:
-        price = each.money.on_demand
-        row = [
-            machines_text(each.training),
-            settings_text(each.training),
-            str(each.training.micro_batch_size),
-            gigabytes(each.memory.total),
-            rate_text(each),
-            percentage(each.mfu),
-            f"{price.usd_per_hour:,.2f}" if price else "-",
-            price_text(each),
-        ]
+        cells = {name: text for name, text in cells_of(each).items() if name not in ("a step", "price of")}
         if samples is not None and (whole := each.whole_training(samples)):
-            row += [
-                duration(whole.seconds),
-                _usd(whole.on_demand_usd),
-                duration(whole.spot_seconds),
-                _usd(whole.spot_usd),
-            ]
-        rows.append(row)
-    return rows
+            cells |= {"takes": duration(whole.seconds), "$": _usd(whole.on_demand_usd)}
+            cells |= {"spot takes": duration(whole.spot_seconds), "spot $": _usd(whole.spot_usd)}
+        header = list(cells)
+        rows.append(list(cells.values()))
+    return [header, *rows]
 
 
 def _usd(usd: float | None) -> str:
@@ -207,15 +221,9 @@ def job_as_json(found: Estimate, samples: float | None = None) -> dict[str, Any]
         "gpu": machines.gpu.name,
         "nodes": machines.nodes,
         "processes_per_node": machines.gpus_per_node,
-        "engine": training.engine,
-        "precision": training.precision,
-        "activation_checkpointing": training.activation_checkpointing,
+        **{name: getattr(training, name) for name in _SAME_IN_JSON},
         "compile": training.compiled,
-        "micro_batch_size": training.micro_batch_size,
-        "accumulation_steps": training.accumulation_steps,
-        "global_batch_size": training.global_batch_size,
         "sequence_length": None if training.is_of_images else training.sequence_length,
-        "loss_chunk_tokens": training.loss_chunk_tokens,
         "memory": memory_as_json(found),
         "time": {**time_as_json(found), **_whole_training_as_json(whole)},
         "money": _money_as_json(found, whole),
@@ -227,11 +235,11 @@ def memory_as_json(found: Estimate | None, reason: str = "") -> dict[str, Any]:
     if found is None:
         names = ("total_bytes_per_gpu", "parts", "available_bytes_per_gpu", "fits", "verdict")
         return {**dict.fromkeys(names), "reason": reason}
-    interval = interval_of(found.training)
+    low, high = interval_of(found.training).memory(found.memory.total)
     document = {
         "total_bytes_per_gpu": round(found.memory.total),
-        "total_bytes_per_gpu_p10": round(found.memory.total * interval.memory_low) if interval.memory_low else None,
-        "total_bytes_per_gpu_p90": round(found.memory.total * interval.memory_high) if interval.memory_high else None,
+        "total_bytes_per_gpu_p10": low,
+        "total_bytes_per_gpu_p90": high,
         "parts": {name: round(size) for name, size in found.memory.parts().items()},
         "available_bytes_per_gpu": round(found.available_bytes),
         "fits": found.fits,
@@ -245,15 +253,16 @@ def time_as_json(found: Estimate | None, reason: str = "") -> dict[str, Any]:
     if found is None or found.time is None:
         names = ("step_seconds", "tokens_per_second_per_gpu", "samples_per_second_per_gpu", "parts", "scaling")
         return {**dict.fromkeys(names), "reason": found.time_reason if found else reason}
-    time, interval = found.time, interval_of(found.training)
+    time = found.time
+    low, high = interval_of(found.training).time(time.total)
     document: dict[str, Any] = {
         "step_seconds": time.total,
-        "step_seconds_p10": time.total * interval.time_low if interval.rows else None,
-        "step_seconds_p90": time.total * interval.time_high if interval.rows else None,
+        "step_seconds_p10": low,
+        "step_seconds_p90": high,
         "tokens_per_second_per_gpu": found.tokens_per_second_per_gpu,
         "samples_per_second_per_gpu": found.samples_per_second_per_gpu,
         "mfu": found.mfu,
-        "parts": {name: seconds for name, seconds in vars(time).items() if name != "communication"},
+        "parts": time.parts(),
         "communication_seconds": time.communication,
         "scaling": {str(nodes): share for nodes, share in scaling_curve(found.training)},
     }
@@ -269,7 +278,6 @@ def _whole_training_as_json(whole: WholeTraining | None) -> dict[str, Any]:
 
 
 def _money_as_json(found: Estimate, whole: WholeTraining | None) -> dict[str, Any]:
-    """Return prices of the machines, and of the whole training where its length is known."""
     on_demand, spot = found.money.on_demand, found.money.spot
     has_price = on_demand is not None or spot is not None
     reasons = {
@@ -321,11 +329,8 @@ def _memory_facts(found: Estimate) -> list[tuple[str, str]]:
     parts = ", ".join(
         f"{name} {gigabytes(size)}" for name, size in found.memory.parts().items() if size >= found.memory.total / 200
     )
-    interval = interval_of(found.training)
-    spread = ""
-    if interval.memory_low is not None and interval.memory_high is not None:
-        low, high = (gigabytes(found.memory.total * times) for times in (interval.memory_low, interval.memory_high))
-        spread = f" ({low} to {high} in 8 of 10 published)"
+    low, high = interval_of(found.training).memory(found.memory.total)
+    spread = f" ({gigabytes(low)} to {gigabytes(high)} in 8 of 10 published)" if low and high else ""
     facts = [
         ("memory", f"{gigabytes(found.memory.total)}{spread} of {gigabytes(available)} a GPU: {of_gpu}"),
         ("", parts),
@@ -363,7 +368,7 @@ def _time_facts(found: Estimate) -> list[tuple[str, str]]:
     )
     mfu = f", MFU {percentage(found.mfu)}" if found.mfu is not None else ""
     interval = interval_of(found.training)
-    low, high = (duration(time.total * times) for times in (interval.time_low, interval.time_high))
+    low, high = map(duration, interval.time(time.total))
     facts = [("time", f"{duration(time.total)} a step, {count(rate)} {unit} a second and GPU{mfu}")]
     if interval.rows:
         facts.append(("", f"{low} to {high} a step in 8 of 10 published trainings of {interval.kind}"))

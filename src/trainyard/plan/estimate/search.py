@@ -2,81 +2,239 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 from trainyard.catalogue.gpus import gpu_of
 from trainyard.catalogue.skus import all_skus
-from trainyard.plan.estimate.estimator import Estimate, estimate
-from trainyard.plan.estimate.memory import RUNTIME_BYTES
+from trainyard.plan.estimate import ENGINES
+from trainyard.plan.estimate.compute import curve_for
+from trainyard.plan.estimate.estimator import Estimate, estimate, has_room
+from trainyard.plan.estimate.memory import RUNTIME_BYTES, Memory
 from trainyard.plan.estimate.training import Machines, TrainingShape, engines_that_train, machines_of_sku
+from trainyard.settings.quantities import percentage
 from trainyard.settings.written_settings import Candidate
 
-_MICRO_BATCHES = (1, 2, 4, 8, 16, 32, 64)
+HEADROOM = 0.12
+"""The share of a GPU's memory that a search leaves free: fragments, and longer rows than the usual ones."""
 
-_CONFIGS: dict[str, dict[str, Any]] = {
-    "zero0": {"engine": "zero0"},
-    "zero1": {"engine": "zero1"},
-    "zero2": {"engine": "zero2"},
-    "zero3": {"engine": "zero3"},
+MOST_FOUND = 5
+TIE = 0.02
+"""Rates, or prices, that are no further apart are a tie: far less than the estimate's own error."""
+
+_MOST_CHANGES = 4
+_MICRO_BATCHES = (256, 128, 64, 32, 16, 8, 4, 2, 1)
+_CHUNK_TOKENS = 1024
+
+_IN_MAIN_MEMORY = {
+    "zero1_offload": {"engine": "zero1", "offload_optimizer": True},
     "zero2_offload": {"engine": "zero2", "offload_optimizer": True},
     "zero3_offload": {"engine": "zero3", "offload_optimizer": True, "offload_parameters": True},
+    "fsdp_offload": {"engine": "fsdp", "offload_optimizer": True, "offload_parameters": True},
 }
-"""What a configuration of DeepSpeed does to a training, by the name of templates/components/deepspeed/NAME.json.j2."""
+_IN_GPU_MEMORY = {"offload_optimizer": False, "offload_parameters": False}
+_ENGINES: Mapping[str, Mapping[str, Any]] = {
+    name: {**_IN_GPU_MEMORY, **_IN_MAIN_MEMORY.get(name, {"engine": name})} for name in (*ENGINES, *_IN_MAIN_MEMORY)
+}
+"""What an engine does to a training; of DeepSpeed by the name of templates/components/deepspeed/NAME.json.j2."""
+_CONFIGS = ("zero0", "zero1", "zero2", "zero3", "zero2_offload", "zero3_offload")
+
+_OFFLOADS: tuple[tuple[Iterable[str], bool], ...] = tuple(product((ENGINES, _IN_MAIN_MEMORY), (False, True)))
+"""What a search tries one after the other: engines, and whether activations are in main memory."""
+
+_Choices = Sequence[Mapping[str, Any]]
+
+
+def variants(training: TrainingShape, *choices: _Choices, fixed: Collection[str] = ()) -> Iterator[TrainingShape]:
+    """Yield a training with one change of each of some choices, in every combination.
+
+    Changes of what is `fixed`, by the names of the training's fields, are left out. Another engine has AdamW.
+    """
+    for combined in product(*choices):
+        changes = {name: value for each in combined for name, value in each.items()}
+        if any(getattr(training, name) != changes[name] for name in fixed if name in changes):
+            continue
+        if changes.get("engine", training.engine) != training.engine:
+            changes = {"optimizer": "adamw", **changes}
+        yield replace(training, **changes)
+
+
+def _engines(training: TrainingShape, names: Iterable[str]) -> _Choices:
+    possible = engines_that_train(training.adapters)
+    return [_ENGINES[name] for name in names if _ENGINES[name]["engine"] in possible]
+
+
+def _checkpointing(training: TrainingShape) -> _Choices:
+    return [{"activation_checkpointing": kind} for kind in training.checkpointing_choices]
+
+
+def _micro_batches(samples: int) -> _Choices:
+    """Return the micro-batches of so many samples of a process in a step, the largest first."""
+    sizes = (size for size in range(samples, 0, -1) if samples % size == 0)
+    return [{"micro_batch_size": size, "accumulation_steps": samples // size} for size in sizes]
+
+
+def _samples(training: TrainingShape) -> int:
+    return training.micro_batch_size * training.accumulation_steps
+
+
+def settings_that_fit(training: TrainingShape) -> tuple[Estimate, ...]:
+    """Return trainings of the same batch on the same machines that surely fit, fastest first: one for each engine.
+
+    What may change: the micro-batch (with accumulation, so that the global batch stays), activation checkpointing, the
+    engine among those of the same library, and offloading with ZeRO.
+    """
+    names = dict.fromkeys((training.engine, "fsdp", "zero2", "zero3", "zero3_offload"))
+    changed = variants(
+        training, _engines(training, names), _checkpointing(training), _micro_batches(_samples(training))
+    )
+    fitting = [found for found in map(estimate, changed) if found.verdict == "fits"]
+    return _first_of_each(sorted(fitting, key=_seconds), _engine)[:_MOST_CHANGES]
+
+
+def _first_of_each(found: Iterable[Estimate], kind: Callable[[Estimate], Hashable]) -> tuple[Estimate, ...]:
+    first: dict[Hashable, Estimate] = {}
+    for each in found:
+        first.setdefault(kind(each), each)
+    return tuple(first.values())
+
+
+def _engine(found: Estimate) -> Hashable:
+    return found.training.engine, found.training.offload_optimizer, found.training.machines.nodes
+
+
+def _seconds(found: Estimate) -> float:
+    """Return the step's time; offloading, whose copies are not estimated, comes last."""
+    time = found.time.total if found.time else float(found.training.activation_checkpointing != "none")
+    return time + (1e9 if found.training.offload_optimizer else 0)
+
+
+def memory_by_engine(training: TrainingShape) -> dict[str, tuple[Memory, str]]:
+    """Return what the same training takes on each GPU with every engine that can train it, and the verdict on that.
+
+    ZeRO 3 comes last with its state in main memory too. One GPU shards nothing: there it is empty.
+    """
+    if training.machines.world_size == 1:
+        return {}
+    found = map(estimate, variants(training, _engines(training, (*ENGINES, "zero3_offload"))))
+    named = {f"{each.training.engine}{' offloaded' * each.training.offload_optimizer}": each for each in found}
+    return {name: (each.memory, each.verdict) for name, each in named.items()}
 
 
 @dataclass(frozen=True)
 class Found:
-    """The best settings on each kind of machines: by what it does in a second, and by what that costs, best first."""
+    """The best settings: by what they do in a second, and by what that costs, best first."""
 
     fastest: tuple[Estimate, ...]
     cheapest: tuple[Estimate, ...]
 
 
-def search(wanted: TrainingShape, machines: Iterable[Machines]) -> Found:
-    """Return the best of every engine, micro-batch and checkpointing on each of some machines that surely fits.
+@dataclass(frozen=True)
+class Scope:
+    """What a search may choose: it leaves a share of each GPU's memory free, and what is `fixed` as it is.
 
-    Model, sequence length, precision, accumulation and compiling are as wanted. Machines that lack the precision, or
-    whose time is unknown, are left out.
+    That is named as the training's fields are. With a global batch the accumulation follows; otherwise it is fixed too.
     """
-    fastest: list[Estimate] = []
-    cheapest: list[Estimate] = []
-    for each in machines:
-        timed = _timed(wanted, each)
-        priced = [found for found in timed if found.usd_per_billion_samples is not None]
-        fastest += sorted(timed, key=_slowness)[:1]
-        cheapest += sorted(priced, key=_price)[:1]
-    return Found(tuple(sorted(fastest, key=_slowness)), tuple(sorted(cheapest, key=_price)))
+
+    headroom: float = HEADROOM
+    fixed: frozenset[str] = frozenset()
+    global_batch_size: int | None = None
 
 
-def what_if(wanted: TrainingShape, machines: Iterable[Machines]) -> list[Estimate]:
-    """Return the fastest settings that surely fit of every engine on each of some machines, in their order.
+def search(wanted: TrainingShape, machines: Sequence[Machines], scope: Scope) -> Found:
+    """Return the best settings on some machines: one of each kind of machines, or of each engine if there is one kind.
 
-    Machines that lack the precision, or whose time is unknown, are left out.
+    Model, length and precision are as wanted. Machines that lack the precision are left out. Offloading, whose copies
+    are not timed, comes in only where nothing else fits on any of them.
     """
     found: list[Estimate] = []
-    for each in machines:
-        fastest: dict[str, Estimate] = {}
-        for candidate in sorted(_timed(wanted, each), key=_slowness):
-            fastest.setdefault(candidate.training.engine, candidate)
-        found += fastest.values()
+    for offloads in _OFFLOADS:
+        found = found or [
+            each for some in machines for each in _fitting(replace(wanted, machines=some), scope, offloads)
+        ]
+    priced = [each for each in found if each.usd_per_billion_samples is not None]
+    is_one_kind = len({_machines(each) for each in found}) == 1
+    fastest, cheapest = (
+        _first_of_each(sorted(some, key=order), _engine if is_one_kind else _machines)[:MOST_FOUND]
+        for some, order in ((found, slowness), (priced, price_of_samples))
+    )
+    return Found(fastest, cheapest)
+
+
+def what_if(wanted: TrainingShape, machines: Iterable[Machines], scope: Scope) -> list[Estimate]:
+    """Return the fastest settings of every engine on each of some machines, in their order, as `search` finds them."""
+    found = (_fitting(replace(wanted, machines=each), scope, _OFFLOADS[0]) for each in machines)
+    return [each for some in found for each in _first_of_each(sorted(some, key=slowness), _engine)]
+
+
+def _machines(found: Estimate) -> Hashable:
+    return found.training.machines.sku or found.training.machines.gpu.name
+
+
+def _fitting(training: TrainingShape, scope: Scope, offloads: tuple[Iterable[str], bool]) -> list[Estimate]:
+    """Return the largest micro-batch that fits with every combination of other settings.
+
+    A smaller one is never faster: what is exchanged, and what the optimizer does, is for fewer samples.
+    """
+    machines = training.machines
+    if machines.gpu.peak_tflops(training.product_precision) is None or curve_for(machines.gpu.generation) is None:
+        return []
+    sizes = sorted({*_MICRO_BATCHES, training.micro_batch_size}, reverse=True)
+    batches: _Choices = [{"micro_batch_size": size} for size in sizes]
+    if scope.global_batch_size is not None:
+        samples, rest = divmod(scope.global_batch_size, machines.world_size)
+        batches = [] if rest else _micro_batches(samples)
+    chunks = {0, training.loss_chunk_tokens, 0 if training.is_of_images else _CHUNK_TOKENS}
+    shards = {0, training.shard_size, 0 if machines.nodes == 1 else machines.gpus_per_node}
+    engines, copies_activations = offloads
+    others = variants(
+        training,
+        _engines(training, engines),
+        _checkpointing(training),
+        [{"compiled": each} for each in (True, False)],
+        [{"offload_activations": copies_activations}],
+        [{"loss_chunk_tokens": tokens} for tokens in sorted(chunks)],
+        [{"shard_size": size} for size in sorted(shards)],
+        fixed=scope.fixed,
+    )
+    found = []
+    for other in filter(_is_possible, others):
+        smaller = variants(other, batches, fixed=scope.fixed)
+        largest = next((each for each in smaller if has_room(each, scope.headroom)), None)
+        found += [estimate(largest)] if largest is not None else []
     return found
 
 
-def _timed(wanted: TrainingShape, machines: Machines) -> list[Estimate]:
-    """Return what surely fits on some machines, and takes a time that is known; nothing if they lack the precision."""
-    if machines.gpu.peak_tflops(wanted.product_precision) is None:
-        return []
-    estimates = map(estimate, search_settings(replace(wanted, machines=machines)))
-    return [found for found in estimates if found.verdict == "fits" and found.samples_per_second is not None]
+def _is_possible(training: TrainingShape) -> bool:
+    """Return whether the steps take a combination: FSDP has replicas, and some cannot be compiled."""
+    is_compiled_alone = training.engine != "zero3" and not training.offload_activations
+    return (training.engine == "fsdp" or not training.shard_size) and (is_compiled_alone or not training.compiled)
 
 
-def _slowness(found: Estimate) -> float:
+def why_behind(each: Estimate, ahead: Estimate, order: Callable[[Estimate], float]) -> str:
+    """Return how far settings are behind others in such an order, and in which part of a step most of that is."""
+    behind = order(each) / order(ahead) if order is price_of_samples else order(ahead) / order(each)
+    if behind - 1 <= TIE:
+        return "tie"
+    assert each.time is not None
+    assert ahead.time is not None
+    of_each, of_ahead = each.time.parts(), ahead.time.parts()
+    grown = {name: behind * of_each[name] / each.time.total - of_ahead[name] / ahead.time.total for name in of_each}
+    part = f"most of it {max(grown, key=grown.__getitem__).removeprefix('exposed_')}"
+    if each.training.machines.world_size < ahead.training.machines.world_size and order is slowness:
+        part = "with fewer GPUs"
+    return f"{percentage(behind - 1)} {'dearer' if order is price_of_samples else 'slower'}, {part}"
+
+
+def slowness(found: Estimate) -> float:
+    """Return what the fastest has least of."""
     return -(found.samples_per_second or 0)
 
 
-def _price(found: Estimate) -> float:
+def price_of_samples(found: Estimate) -> float:
+    """Return the price of a billion samples; 0 where it is not known."""
     return found.usd_per_billion_samples or 0
 
 
@@ -86,16 +244,6 @@ def current_machines(nodes: int) -> Iterator[Machines]:
         has_whole_gpus = sku.gpu_fraction is None or sku.gpu_fraction == 1
         if sku.is_current and has_whole_gpus and gpu_of(sku) is not None:
             yield machines_of_sku(sku, nodes)
-
-
-def search_settings(training: TrainingShape) -> Iterator[TrainingShape]:
-    """Yield the training with every engine, micro-batch and checkpointing that it can have."""
-    for engine in engines_that_train(training.adapters):
-        for checkpointing in training.checkpointing_choices:
-            for micro_batch in _MICRO_BATCHES:
-                yield replace(
-                    training, engine=engine, activation_checkpointing=checkpointing, micro_batch_size=micro_batch
-                )
 
 
 @dataclass(frozen=True)
@@ -121,7 +269,7 @@ class Proposed:
     def simplest_first(self) -> tuple[bool, int, int]:
         """Its place in an order: activations kept, then large micro-batches, then what exchanges least."""
         chosen = self.candidate
-        return chosen.activation_checkpointing, -chosen.micro_batch_size, list(_CONFIGS).index(chosen.config)
+        return chosen.activation_checkpointing, -chosen.micro_batch_size, _CONFIGS.index(chosen.config)
 
 
 @dataclass(frozen=True)
@@ -144,7 +292,7 @@ def propose(training: TrainingShape, most: int) -> Proposal:
     come candidates with activation checkpointing that fit without it, then those with offloading, whose time is not
     estimated. UsageError for a precision that the GPU lacks.
     """
-    candidates = list(_candidates(training.micro_batch_size * training.accumulation_steps))
+    candidates = list(_candidates(_samples(training)))
     estimated = [(each, estimate(_with_candidate(training, each))) for each in candidates]
     fitting = [Proposed(candidate, found) for candidate, found in estimated if found.fits]
     keeping = {each.candidate for each in fitting if not each.candidate.activation_checkpointing}
@@ -161,19 +309,18 @@ def propose_unestimated(samples: int, most: int, reason: str, *, has_gpu: bool) 
 
     Without a GPU there is no offload, because everything is in main memory already.
     """
-    candidates = [each for each in _candidates(samples) if has_gpu or "offload_optimizer" not in _CONFIGS[each.config]]
+    candidates = [each for each in _candidates(samples) if has_gpu or each.config not in _IN_MAIN_MEMORY]
     unknown = sorted((Proposed(each, None) for each in candidates), key=lambda each: each.simplest_first)
     return Proposal(tuple(unknown[:most]), len(unknown), len(unknown), reason)
 
 
 def _with_candidate(training: TrainingShape, candidate: Candidate) -> TrainingShape:
-    samples = training.micro_batch_size * training.accumulation_steps
     return replace(
         training,
         micro_batch_size=candidate.micro_batch_size,
-        accumulation_steps=samples // candidate.micro_batch_size,
+        accumulation_steps=_samples(training) // candidate.micro_batch_size,
         activation_checkpointing="full" if candidate.activation_checkpointing else "none",
-        **_CONFIGS[candidate.config],
+        **_ENGINES[candidate.config],
     )
 
 

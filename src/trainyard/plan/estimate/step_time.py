@@ -36,10 +36,14 @@ class StepTime:
     communication: float
     exposed_communication: float
 
+    def parts(self) -> dict[str, float]:
+        """Return what the step consists of."""
+        return {name: seconds for name, seconds in vars(self).items() if name != "communication"}
+
     @property
     def total(self) -> float:
         """All of the step."""
-        return self.forward + self.backward + self.optimizer + self.exposed_communication
+        return sum(self.parts().values())
 
 
 def step_time_of(training: TrainingShape, curve: Efficiency) -> StepTime:
@@ -170,7 +174,6 @@ def between_replicas_seconds(size: float, replica: Machines, machines: Machines)
 
 
 def _rate(machines: Machines) -> float:
-    """Return the bytes a second of a ring over all GPUs."""
     link = machines.link_gbyte_per_second if machines.gpus_per_node > 1 else float("inf")
     network = machines.network_gbyte_per_second if machines.nodes > 1 else float("inf")
     return min(link, network) * 1e9 * LINK_EFFICIENCY

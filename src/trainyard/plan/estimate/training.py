@@ -8,8 +8,8 @@ from trainyard.catalogue.gpus import Gpu, gpu_of
 from trainyard.catalogue.skus import Sku
 from trainyard.errors import UsageError
 from trainyard.plan.estimate import CHECKPOINTING, ENGINES
-from trainyard.plan.estimate.architectures import Architecture
-from trainyard.plan.estimate.image_models import ImageModel, Linear
+from trainyard.plan.estimate.architectures import Architecture, Linear
+from trainyard.plan.estimate.image_models import ImageModel
 from trainyard.settings.batch_arithmetic import sums_every_micro_batch
 
 ALL_LINEAR = "all-linear"
@@ -99,43 +99,33 @@ class Adapters:
     def __str__(self) -> str:
         return f"{'QLoRA' if self.is_quantized else 'LoRA'} of rank {self.rank}"
 
-    def layers(self, model: Architecture) -> list[tuple[int, int]]:
-        """Return what each adapted matrix of a layer takes and gives. UsageError for targets that the model lacks."""
-        names = [name.strip() for name in self.targets.split(",")]
-        found = [
-            (takes, gives)
-            for name, takes, gives in model.linear_layers
-            if self.targets == ALL_LINEAR or any(name == each or name.endswith(f".{each}") for each in names)
-        ]
-        if not found:
-            known = ", ".join(name for name, _, _ in model.linear_layers)
-            raise UsageError(
-                f"no layer of {model.name} is called {self.targets}; expected {ALL_LINEAR} or one of: {known}"
-            )
-        return found
-
     def matrices(self, model: Architecture | ImageModel) -> list[Linear]:
-        """Return all adapted matrices, with the rows that each multiplies for one token, or one image. As `layers`."""
-        if isinstance(model, Architecture):
-            return model.layers * [Linear(1, takes, gives) for takes, gives in self.layers(model)]
-        if self.targets != ALL_LINEAR:
-            raise UsageError(f"adapters of chosen layers of a {model.name} are not estimated; expected {ALL_LINEAR}")
+        """Return all adapted matrices of a model. UsageError for targets that it lacks."""
+        names = tuple(name.strip() for name in self.targets.split(","))
+        ends = tuple(f".{name}" for name in names)
+        found = [
+            each
+            for each in model.linear_layers
+            if self.targets == ALL_LINEAR or each.name in names or each.name.endswith(ends)
+        ]
         if not model.linear_layers:
             raise UsageError(f"a {model.name} has no linear layers to put adapters beside")
-        return model.linear_layers
+        if not found:
+            expected = ", ".join(
+                filter(None, dict.fromkeys([ALL_LINEAR, *(each.name for each in model.linear_layers)]))
+            )
+            raise UsageError(f"no layer of {model.name} is called {self.targets}; expected one of: {expected}")
+        return found
 
     def parameters(self, model: Architecture | ImageModel) -> int:
         """Return the parameters of all adapters, two matrices of this rank for each adapted one, and of a new head."""
         head = model.head_parameters if isinstance(model, ImageModel) else 0
-        return head + self.rank * sum(matrix.takes + matrix.gives for matrix in self.matrices(model))
+        return head + self.rank * sum(each.times * (each.takes + each.gives) for each in self.matrices(model))
 
     def quantized_parameters(self, model: Architecture | ImageModel) -> int:
         """Return how many weights are kept in 4 bits: the layers' matrices, or none."""
-        if not self.is_quantized:
-            return 0
-        if isinstance(model, Architecture):
-            return model.layers * model.layer_matrix_parameters
-        return sum(layer.takes * layer.gives for layer in model.linear_layers)
+        weights = sum(each.times * each.takes * each.gives for each in model.linear_layers)
+        return weights if self.is_quantized else 0
 
 
 def engines_that_train(adapters: Adapters | None) -> tuple[str, ...]:

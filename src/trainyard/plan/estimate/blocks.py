@@ -1,0 +1,161 @@
+"""What a training's layers multiply, keep and move: a language model's by its sizes, an image model's as counted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from trainyard.plan.estimate.image_models import ImageModel, ModelBlock, Product
+from trainyard.plan.estimate.training import TrainingShape
+
+_GATED_LAUNCHES, _OTHER_LAUNCHES, _AUTOCAST_LAUNCHES = 40, 18, 10
+"""Operations of one layer's forward pass: eager with RMSNorm and rotary positions, fused or with LayerNorm, and more
+under autocast, which casts weights. A third of what both passes of the models in
+benchmarks/results/launch_overhead.json start: the backward pass starts twice as many."""
+
+_ADAPTER_LAUNCHES = 4
+"""More of them for each matrix with an adapter: two products, the scaling and the sum."""
+
+_ROTATED = 10
+"""What rotary positions read and write of each query and key, in values: two products, a half negated, both halves put
+together, and a sum."""
+
+_RMS_NORM_BYTES = {2: 36, 4: 28}
+"""What RMSNorm reads and writes of each value, of 2 and 4 bytes: it becomes fp32, is squared, averaged, scaled, made as
+it was, and multiplied by a weight."""
+
+
+def blocks_of(training: TrainingShape) -> tuple[Sequence[ModelBlock], ModelBlock]:
+    """Return the layers of a training's model, and everything outside of them, for one row of text or one image.
+
+    Two FLOPs for each parameter of a matrix and token; attention's two products take 4 s h for each token and layer,
+    half of that where the kernel leaves out what is masked (Narayanan et al. 2021, arXiv:2104.04473, appendix; Dao
+    2023, arXiv:2307.08691, section 4.1).
+    """
+    model, tokens = training.architecture, training.sequence_length
+    if isinstance(model, ImageModel):
+        return [_in_training(block, training) for block in model.blocks], _in_training(model.around, training)
+    values = training.micro_batch_size * training.bytes_per_value
+    selective = _selective_values(training) if training.activation_checkpointing == "selective" else 0
+    attention = 2.0 * tokens * tokens * model.query_width
+    computed = 0.5 if training.machines.gpu.flash_attention else 1.0
+    layer = ModelBlock(
+        entering=tokens * (model.hidden_size + selective),
+        # Of attention's two products, one sums over the head's values and one over the sequence.
+        products=[
+            Product(2.0 * tokens * model.layer_matrix_parameters, model.hidden_size),
+            *(Product(attention, inner, attends=True, computed=computed) for inner in (model.head_size, tokens)),
+        ],
+        kept=layer_activation_bytes(training) / values,
+        moved=layer_traffic_bytes(training) / values,
+        operations=_launches(training),
+        times=model.layers,
+    )
+    # The loss, forward and backward together: a copy in fp32, the log of the softmax, its gradient, and that in 16 bits
+    # again; compiled, once each way.
+    loss = tokens * model.vocabulary_size * (8 if training.compiled else 32) / training.bytes_per_value
+    prediction = Product(2.0 * tokens * model.embedding_parameters, model.hidden_size)
+    return [layer], ModelBlock(products=[prediction], moved=loss / 3)
+
+
+def _launches(training: TrainingShape) -> int:
+    if training.compiled or training.precision == "fp8":
+        return _OTHER_LAUNCHES
+    casts = _AUTOCAST_LAUNCHES if training.engine == "ddp" and training.precision in ("bf16", "fp16") else 0
+    return casts + (_GATED_LAUNCHES if training.language_model.is_gated else _OTHER_LAUNCHES)
+
+
+def _in_training(block: ModelBlock, training: TrainingShape) -> ModelBlock:
+    """Return a classifier's block with what adapters keep, and as compiled: half of the operations are in a kernel with
+    their neighbours."""
+    share, kept = 0.5 if training.compiled else 1.0, block.kept
+    if training.adapters is not None:
+        kept += training.adapters.rank * sum(layer.rows for layer in block.linear) - block.kept_for_weights
+    return replace(block, kept=kept, moved=share * block.moved, operations=share * block.operations)
+
+
+def adapters_of(training: TrainingShape) -> ModelBlock:
+    """Return what adapters add to a forward pass, for one row of text or one image: two products for each matrix.
+
+    Eager: scaled (read and written), and added to what the matrix gives (both read, and written); compiled at once.
+    """
+    found, tokens, times = ModelBlock(), training.sequence_length, 2 if training.compiled else 5
+    if training.adapters is None:
+        return found
+    rank = training.adapters.rank
+    for each in training.adapters.matrices(training.architecture):
+        rows = 2.0 * rank * tokens * each.rows * each.times
+        found.products += [Product(rows * each.takes, each.takes), Product(rows * each.gives, rank)]
+        found.moved += times * tokens * each.rows * each.gives * each.times
+        found.operations += _ADAPTER_LAUNCHES * each.times
+    return found
+
+
+def layer_activation_bytes(training: TrainingShape) -> float:
+    """Return what one layer of a language model keeps for its backward pass, without checkpointing.
+
+    Korthikanti et al. 2022 (arXiv:2205.05198), section 4.1, counted operation by operation for each family: the inputs
+    of every matrix, norm and nonlinearity, and with fused attention its queries, keys, values and output. Without it,
+    the scores of section 4.1 (5 a s^2 b bytes in 16 bits) are kept too. A compiled model recomputes norms and products.
+    """
+    shape, tokens = training.language_model, training.tokens_per_micro_batch
+    hidden, inner, size = shape.hidden_size, shape.intermediate_size, training.bytes_per_value
+    norms = 2 * hidden * (1 if training.compiled else 2)
+    attention = 2 * shape.query_width + 2 * shape.kv_width
+    if shape.is_gated:
+        mlp = inner * (3 if training.compiled else 4)
+        rotated = 0 if training.compiled else shape.query_width + shape.kv_width
+    else:
+        mlp, rotated = (2 if training.compiled else shape.eager.kept_by_mlp) * inner, 0
+    values = norms + attention + rotated + hidden + mlp
+    if training.adapters is not None:
+        values += training.adapters.rank * len(training.adapters.matrices(shape))
+    kept = float(tokens * values * size)
+    if not training.machines.gpu.flash_attention:
+        kept += training.micro_batch_size * shape.heads * training.sequence_length**2 * (2 * size + 1)
+    return kept
+
+
+def _selective_values(training: TrainingShape) -> int:
+    """Return what selective checkpointing keeps of a token and layer beside the input; the rest is computed again.
+
+    As torchtitan's `selective` with the option `op`: the output of attention, and of every second matrix product, which
+    are the queries, the values, one of the MLP's inner products, and its result.
+    """
+    shape = training.language_model
+    return 2 * shape.query_width + shape.kv_width + shape.intermediate_size + shape.hidden_size
+
+
+def layer_traffic_bytes(training: TrainingShape) -> float:
+    """Return what one layer of a language model reads and writes forward outside its matrix products, in bytes.
+
+    Every operation of the eager model reads its inputs and writes its result: two norms, two residual sums, rotary
+    positions, the nonlinearity (and its product with the gate), attention's own values. A compiled model does the
+    neighbours of a norm, and the nonlinearity with its product, in one kernel each. LayerNorm is always one kernel;
+    RMSNorm and rotary positions are operations of their own, as in transformers' modeling_llama.py, but in fp8: the
+    layers of Transformer Engine have a kernel for each (https://github.com/NVIDIA/TransformerEngine).
+    """
+    shape, size = training.language_model, training.bytes_per_value
+    hidden, inner = shape.hidden_size, shape.intermediate_size
+    heads = shape.query_width + shape.kv_width
+    attention = 2 * shape.query_width + 2 * shape.kv_width
+    is_fused = training.compiled or training.precision == "fp8"
+    values = (8 if training.compiled else 10) * hidden + attention
+    if shape.is_gated:
+        values += 2 * heads + 3 * inner if is_fused else _ROTATED * heads + 5 * inner
+    elif is_fused:
+        values += 2 * inner
+    traffic = float(training.tokens_per_micro_batch * values * size)
+    if not shape.is_gated and not is_fused:
+        # Autocast, which only DDP leaves parameters in fp32 for, computes powers in fp32, and so what follows them.
+        operand = 4 if training.engine == "ddp" and shape.eager.moved_by_mlp > 2 else size
+        traffic += training.tokens_per_micro_batch * shape.eager.moved_by_mlp * inner * operand
+    if shape.is_gated and not is_fused:
+        traffic += training.tokens_per_micro_batch * 2 * hidden * (_RMS_NORM_BYTES[size] - 2 * size)
+    if training.precision == "fp8":
+        # Each product's input is read, and written in 8 bits as it is and transposed.
+        traffic += training.tokens_per_micro_batch * 4 * (2 * hidden + shape.query_width + inner)
+    if not training.machines.gpu.flash_attention:
+        scores = training.micro_batch_size * shape.heads * training.sequence_length**2
+        traffic += shape.eager.moved_scores * size * scores
+    return traffic
