@@ -95,15 +95,9 @@ class Sku:
     @property
     def newest_on_demand_price(self) -> tuple[float, str, str] | None:
         """The latest known price as (US dollars per hour, region, date), or None."""
-        if self.on_demand_recheck_usd_per_hour is not None:
-            return (
-                self.on_demand_recheck_usd_per_hour,
-                self.on_demand_region or "",
-                self.on_demand_recheck_date or "",
-            )
-        if self.on_demand_usd_per_hour is None:
-            return None
-        return self.on_demand_usd_per_hour, self.on_demand_region or "", self.on_demand_date or ""
+        found = (self.on_demand_recheck_usd_per_hour, self.on_demand_recheck_date)
+        usd, date = found if found[0] is not None else (self.on_demand_usd_per_hour, self.on_demand_date)
+        return None if usd is None else (usd, self.on_demand_region or "", date or "")
 
     @property
     def network_floor_gbyte_per_second(self) -> float | None:

@@ -160,14 +160,12 @@ def _fixed() -> frozenset[str]:
 
 def _samples(training: TrainingShape, tokens: float | None, images: float | None, epochs: float | None) -> float | None:
     """Return how many rows or images a whole training goes through; None where the flags do not say."""
-    if epochs and not (tokens or images):
-        raise UsageError(f"--epochs needs {'--images' if training.is_of_images else '--tokens'}: how much the data is")
-    if (tokens if training.is_of_images else images) is not None:
-        given, wanted = ("--tokens", "--images") if training.is_of_images else ("--images", "--tokens")
-        raise UsageError(
-            f"{given}: {training.architecture.name} is measured in {wanted.removeprefix('--')}; use {wanted}"
-        )
-    amount = images if training.is_of_images else tokens
+    amounts = {"images": images, "tokens": tokens} if training.is_of_images else {"tokens": tokens, "images": images}
+    (unit, amount), (other, unsuited) = amounts.items()
+    if unsuited is not None:
+        raise UsageError(f"--{other}: {training.architecture.name} is measured in {unit}; use --{unit}")
+    if epochs and amount is None:
+        raise UsageError(f"--epochs needs --{unit}: how much the data is")
     return None if amount is None else amount * (epochs or 1) / training.sequence_length
 
 

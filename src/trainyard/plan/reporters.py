@@ -20,6 +20,7 @@ from trainyard.settings.quantities import count, counted, duration
 _LABEL_WIDTH = 13
 _NOT_OF_PROFILES = ("settings", "micro-batch", "MFU")
 
+_OF_SKU = {"sku": "name", "gpu_model": "gpu_model", "gpus_per_node": "gpu_count", "rdma": "rdma"}
 _BATCH_KEYS = (
     *("micro_batch_size", "accumulation_steps", "world_size", "global_batch_size"),
     *("sequence_length", "tokens_per_step", "fits", "nearest_global_batch_sizes"),
@@ -276,17 +277,10 @@ def _job_as_json(job: JobPlan) -> dict[str, Any]:
         "component": job.component,
         "waits_for": list(job.waits_for),
         "compute": job.compute or None,
-        "sku": job.sku.name if job.sku else None,
-        "gpu_model": job.sku.gpu_model if job.sku else None,
-        "nodes": job.processes.nodes,
+        **{key: getattr(job.sku, name, None) for key, name in _OF_SKU.items()},
+        **{key: getattr(job.processes, key) for key in ("nodes", "processes_per_node", "world_size")},
         "machines_at_one_time": job.kind.machines,
-        "processes_per_node": job.processes.processes_per_node,
-        "world_size": job.processes.world_size,
-        "gpus_per_node": job.sku.gpu_count if job.sku else None,
-        "gpus_used_per_node": job.gpus_used_per_node,
-        "gpus_idle_per_node": job.gpus_idle_per_node,
-        "gpu_memory_gb": job.gpu_memory_gb,
-        "rdma": job.sku.rdma if job.sku else None,
+        **{key: getattr(job, key) for key in ("gpus_used_per_node", "gpus_idle_per_node", "gpu_memory_gb")},
         "environment": job.environment,
         "global_batch_size": job.batch.global_batch_size if job.batch else None,
         "batch": {key: getattr(job.batch, key) for key in _BATCH_KEYS} if job.batch else None,

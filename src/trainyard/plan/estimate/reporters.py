@@ -212,7 +212,9 @@ def job_as_json(found: Estimate, samples: float | None = None) -> dict[str, Any]
     """Return one job of a plan as JSON: bytes, seconds and US dollars; null with a `reason` for what is unknown."""
     training = found.training
     machines = training.machines
-    whole = found.whole_training(samples) if samples is not None else None
+    whole, time = found.whole_training(samples) if samples is not None else None, time_as_json(found)
+    if whole is not None:
+        time |= {"steps": whole.steps, "training_seconds": whole.seconds, "spot_training_seconds": whole.spot_seconds}
     return {
         "model": training.architecture.name,
         "parameters": training.architecture.parameters,
@@ -225,7 +227,7 @@ def job_as_json(found: Estimate, samples: float | None = None) -> dict[str, Any]
         "compile": training.compiled,
         "sequence_length": None if training.is_of_images else training.sequence_length,
         "memory": memory_as_json(found),
-        "time": {**time_as_json(found), **_whole_training_as_json(whole)},
+        "time": time,
         "money": _money_as_json(found, whole),
     }
 
@@ -269,12 +271,6 @@ def time_as_json(found: Estimate | None, reason: str = "") -> dict[str, Any]:
     if found.time_reason:
         document["remark"] = found.time_reason
     return document
-
-
-def _whole_training_as_json(whole: WholeTraining | None) -> dict[str, Any]:
-    if whole is None:
-        return {}
-    return {"steps": whole.steps, "training_seconds": whole.seconds, "spot_training_seconds": whole.spot_seconds}
 
 
 def _money_as_json(found: Estimate, whole: WholeTraining | None) -> dict[str, Any]:

@@ -218,10 +218,9 @@ def why_behind(each: Estimate, ahead: Estimate, order: Callable[[Estimate], floa
     behind = order(each) / order(ahead) if order is price_of_samples else order(ahead) / order(each)
     if behind - 1 <= TIE:
         return "tie"
-    assert each.time is not None
-    assert ahead.time is not None
-    of_each, of_ahead = each.time.parts(), ahead.time.parts()
-    grown = {name: behind * of_each[name] / each.time.total - of_ahead[name] / ahead.time.total for name in of_each}
+    of_each, of_ahead = (found.time.parts() if found.time else {} for found in (each, ahead))
+    totals = sum(of_each.values()), sum(of_ahead.values())
+    grown = {name: behind * of_each[name] / totals[0] - of_ahead[name] / totals[1] for name in of_each}
     part = f"most of it {max(grown, key=grown.__getitem__).removeprefix('exposed_')}"
     if each.training.machines.world_size < ahead.training.machines.world_size and order is slowness:
         part = "with fewer GPUs"
