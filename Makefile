@@ -108,7 +108,7 @@ $(VENV)/.ready-to-bench: pyproject.toml constraints.txt | $(VENV)/.ready-to-test
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,bench]'
 	@touch $@
 
-BENCHMARKS := command_speed runner_overhead lint_speed language_server first_run step_overhead checkpoint_stall batches sample_order prepare_text check_cluster estimated_memory gpu
+BENCHMARKS := command_speed runner_overhead lint_speed language_server first_run step_overhead checkpoint_stall at_scale batches sample_order prepare_text check_cluster estimated_memory gpu
 .PHONY: bench
 bench: $(VENV)/.ready-to-bench ## Measure the figures the project promises (about 40 minutes), or ONLY=lint_speed
 	@status=0; for benchmark in $(or $(ONLY),$(BENCHMARKS)); do \

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import time
 from pathlib import Path
@@ -12,6 +13,7 @@ from tiny_task import TinyTask, WithoutDropout
 from torch.nn import functional
 
 from trainyard.steps.training.samples.batches import Tensors
+from trainyard.steps.training.tasks.language_modeling import LanguageModeling
 
 
 class ToldToStopWhileStarting(TinyTask):
@@ -105,3 +107,12 @@ class LossOnSomeSamples(WithoutDropout):
 
     def loss_terms(self, batch: Tensors) -> int:
         return int((batch["labels"] < 5).sum())
+
+
+class FullDiskOnRank1(LanguageModeling):
+    """From the first forward pass on, rank 1 writes no file beyond 100 KiB."""
+
+    def loss(self, model: torch.nn.Module, batch: Tensors) -> torch.Tensor:
+        if os.environ["RANK"] == "1":
+            resource.setrlimit(resource.RLIMIT_FSIZE, (100 << 10, resource.RLIM_INFINITY))
+        return super().loss(model, batch)

@@ -88,9 +88,6 @@ class NumbersEngine(Engine):
     def parameter_count(self) -> int:
         raise AssertionError("a checkpoint asks for none of this")
 
-    def whole_model(self) -> torch.nn.Module:
-        raise AssertionError("a checkpoint asks for none of this")
-
 
 def write_as_ranks(folder: Path, tensors: Tensors, world_size: int, progress: Progress, *, divided: bool) -> None:
     """A committed checkpoint as so many ranks write it, one after the other in this process."""

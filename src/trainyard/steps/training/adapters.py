@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 
 from trainyard.settings.steps.training import Training
 from trainyard.steps.data.dataset.manifest import Manifest
@@ -17,11 +18,14 @@ from trainyard.steps.runtime.errors import StepError, first_line
 from trainyard.steps.runtime.files import find_model
 from trainyard.steps.runtime.imports import from_extra, require_packages
 from trainyard.steps.runtime.world import World
+from trainyard.steps.training.engines.engine import Engine
+from trainyard.steps.training.fragments import named_once
 from trainyard.steps.training.from_transformers import has_weights, model_digest, model_folder
 from trainyard.steps.training.precision import DTYPES
 from trainyard.steps.training.tasks.chosen import ChosenTask, read_base_digest
 from trainyard.steps.training.tasks.task import Task
 from trainyard.steps.training.weights_in_files import NotInFiles, weights_may_stay_in_files
+from trainyard.steps.training.weights_to_files import Combined, Saving, write_tensors
 
 ADAPTERS_FOLDER = "adapters"
 """Beside a model that they are merged into."""
@@ -118,48 +122,75 @@ def _quantize(model: torch.nn.Module) -> None:
             setattr(owner, name, small)
 
 
-def save_trained_model(task: Task, model: torch.nn.Module, settings: Training) -> None:
-    """Write what was trained: the model, its adapters, or the base model with the adapters merged and both."""
+def save_trained_model(task: Task, engine: Engine, settings: Training, still_at_work: Callable[[], None]) -> None:
+    """Write what was trained: the model, its adapters, or the base model with the adapters merged and both.
+
+    Every rank calls it. What goes wrong on one is raised on all.
+    """
     dtype, task.shard_bytes = DTYPES[settings.save_dtype], settings.save_shard_mb * 1_000_000
+    saving = Saving(engine, still_at_work)
+    build = partial(new_model, task, settings)
+    # Of a format of the user's own only their task knows what it holds.
+    is_known = type(task).save_model.__module__.startswith("trainyard.")
+
+    def save(model: torch.nn.Module) -> None:
+        task.save_model(model, settings.model)
+
     if settings.tuning == "full":
-        with _in_dtype(model, dtype):
-            task.save_model(model, settings.model)
-    elif settings.merge_adapters:
-        adapters = settings.model / ADAPTERS_FOLDER
-        save_adapters(model, adapters)
-        # The engine's own model stays as it is: a checkpoint may follow.
-        merged = _with_adapters(task.new_model(), adapters).merge_and_unload()
-        with _in_dtype(merged, dtype):
-            task.save_model(merged, settings.model)
-        if dtype != torch.float32:
-            save_adapters(model, adapters, dtype)
-    else:
-        save_adapters(model, settings.model, dtype)
+        if not (is_known and saving.in_parts(build, save, dtype)):
+            saving.whole(build, save, dtype, settings.model)
+        return
+    folder = settings.model / ADAPTERS_FOLDER if settings.merge_adapters else settings.model
+    if settings.merge_adapters:
+        combined = _merged_by_layer(engine) if is_known and settings.tuning == "lora" else None
+        if combined is None or not saving.in_parts(task.new_model, save, dtype, combined):
+            saving.in_parts(build, lambda model: save_adapters(model, folder), torch.float32)
+            saving.by_main(lambda: _with_adapters(task.new_model(), folder).merge_and_unload(), save, dtype)
+    saving.in_parts(build, lambda model: save_adapters(model, folder), dtype)
 
 
-@contextmanager
-def _in_dtype(model: torch.nn.Module, dtype: torch.dtype) -> Iterator[None]:
-    """Round a model's weights for as long as they are written. A checkpoint may follow, of the exact ones."""
-    exact = {
-        tensor: tensor.data
-        for tensor in (*model.parameters(), *model.buffers())
-        if tensor.is_floating_point() and tensor.dtype != dtype
-    }
-    try:
-        for tensor, values in exact.items():
-            tensor.data = values.to(dtype)
-            if dtype == torch.float16 and not tensor.isfinite().all() and values.isfinite().all():
-                raise StepError("--save-dtype fp16: the model has weights beyond the range of fp16; use bf16")
-        yield
-    finally:
-        for tensor, values in exact.items():
-            tensor.data = values
+def _merged_by_layer(engine: Engine) -> dict[str, Combined] | None:
+    """Return of what the tensors of the merged model consist that differ from the engine's. None if some are shared."""
+    from peft.tuners.lora import LoraLayer
+    from peft.utils import ModulesToSaveWrapper
+
+    model = engine.model if engine.replica is None else engine.replica
+    shapes = {name: tuple(tensor.shape) for tensors in named_once(model) for name, tensor in tensors.items()}
+    combined = {}
+    for path, layer in model.named_modules():
+        if isinstance(layer, ModulesToSaveWrapper):
+            names = {name: f"modules_to_save.{_NAME}.{name}" for name in layer.modules_to_save[_NAME].state_dict()}
+        elif isinstance(layer, LoraLayer):
+            names = {name: f"base_layer.{name}" for name in layer.base_layer.state_dict()}
+        else:
+            continue
+        for name, of_engine in names.items():
+            parts = [of_engine]
+            if isinstance(layer, LoraLayer) and name == "weight":
+                parts = [part for part, _ in layer.named_parameters()]
+            if not all(f"{path}.{part}" in shapes for part in parts):
+                return None
+            merge = partial(_merged, layer) if len(parts) > 1 else _only
+            combined[f"{path}.{name}"] = Combined({f"{path}.{part}": shapes[f"{path}.{part}"] for part in parts}, merge)
+    return combined
 
 
-def save_adapters(model: torch.nn.Module, folder: Path, dtype: torch.dtype = torch.float32) -> None:
+def _only(values: Sequence[torch.Tensor]) -> torch.Tensor:
+    return values[0]
+
+
+def _merged(layer: Any, values: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return a layer's weight with the adapter merged by peft, given the values of its parameters in their order."""
+    parameters = [torch.nn.Parameter(tensor, requires_grad=False) for tensor in values]
+    twin = copy.deepcopy(layer, dict(zip(map(id, layer.parameters()), parameters, strict=True)))
+    twin.merge()
+    merged: torch.Tensor = twin.get_base_layer().weight.data
+    return merged
+
+
+def save_adapters(model: torch.nn.Module, folder: Path) -> None:
     """Write adapters as `peft.PeftModel.from_pretrained` reads them. StepError if the disk is full."""
     from peft import get_peft_model_state_dict
-    from safetensors import SafetensorError
 
     folder.mkdir(parents=True, exist_ok=True)
     configs: Any = model.peft_config
@@ -171,11 +202,7 @@ def save_adapters(model: torch.nn.Module, folder: Path, dtype: torch.dtype = tor
     config.save_pretrained(folder)
     tensors = get_peft_model_state_dict(model, adapter_name=_NAME)
     # peft loads them into a model that it has wrapped twice.
-    named = {f"base_model.model.{name}": tensor.to(dtype).contiguous().cpu() for name, tensor in tensors.items()}
-    try:
-        save_file(named, folder / _WEIGHTS_FILE, metadata={"format": "pt"})
-    except SafetensorError as failure:
-        raise StepError(f"cannot write the adapters to {folder}: {failure}") from None
+    write_tensors({f"base_model.model.{name}": tensor for name, tensor in tensors.items()}, folder / _WEIGHTS_FILE)
 
 
 def load_trained_model(

@@ -25,6 +25,7 @@ from trainyard.steps.training.weights_in_files import (
     warn_of_differences,
     weights_may_stay_in_files,
 )
+from trainyard.steps.training.weights_to_files import write_tensors
 
 # Before transformers is imported: a job must not wait for, or depend on, a server it was not told of.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -138,14 +139,17 @@ def save_model(model: Any, folder: Path, shard_bytes: int) -> None:
 
     A tensor larger than that has a file of its own. Raise StepError if the disk is full.
     """
-    from safetensors import SafetensorError
+    import transformers
 
     for name in _WEIGHTS_FILES:  # left from an earlier save in files of another size, either would be read first
         (folder / name).unlink(missing_ok=True)
+    module: Any = transformers.modeling_utils
+    save_file = module.safe_save_file
+    module.safe_save_file = lambda tensors, file, metadata: write_tensors(tensors, Path(file))
     try:
         model.save_pretrained(folder, max_shard_size=shard_bytes)
-    except SafetensorError as failure:
-        raise StepError(f"cannot write the model to {folder}: {failure}") from None
+    finally:
+        module.safe_save_file = save_file
 
 
 def _from_folder(folder: Path, settings: Mapping[str, Any], needs: ModelNeeds) -> torch.nn.Module:

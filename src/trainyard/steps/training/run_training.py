@@ -130,21 +130,16 @@ def _train_and_save(run: TrainingRun, request: CheckedRequest, train_to_the_end:
     if run.validation.ends(run.progress):
         run.world.log(run.validation.why_it_ends(run.progress))
     failures: list[Exception] = []
-
-    def save() -> None:
+    # A model may be built anew in order to save it, which draws random numbers that no step may miss.
+    state = random_state(run.world.device)
+    with run.engine.averaged(), run.observer.long_work("saving the model"):
+        run.engine.align_ranks()
         try:
-            save_trained_model(run.task, model, run.settings)
-            request.chosen_task.write(run.settings.model, request.base_digest)
+            save_trained_model(run.task, run.engine, run.settings, run.observer.hang_watch.still_at_work)
+            if run.world.is_main:
+                request.chosen_task.write(run.settings.model, request.base_digest)
         except Exception as failure:  # raised below: whatever is wrong with the model, its training is kept
             failures.append(failure)
-
-    # Engines build a new model to put the weights into, which draws random numbers that no step may miss.
-    state = random_state(run.world.device)
-    with run.engine.averaged():
-        with run.observer.long_work("saving the model"):
-            run.engine.align_ranks()
-            model = run.engine.whole_model()
-        run.world.let_main_work(save, run.observer.hang_watch.still_at_work)
     restore_random_state(state, run.world.device)
     save_last_checkpoint(run)
     if failures:

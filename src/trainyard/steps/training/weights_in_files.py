@@ -28,18 +28,18 @@ _FORMER_BUFFERS = (r"rotary_emb\.inv_freq", "position_ids")
 """Of which transformers says nothing either: `PreTrainedModel._adjust_missing_and_unexpected_keys`, version 5."""
 
 DTYPES_IN_FILES = {
+    "I64": torch.int64,
     "F64": torch.float64,
     "F32": torch.float32,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-    "I64": torch.int64,
     "I32": torch.int32,
+    "BF16": torch.bfloat16,
+    "F16": torch.float16,
     "I16": torch.int16,
     "I8": torch.int8,
     "U8": torch.uint8,
     "BOOL": torch.bool,
 }
-"""By their names in safetensors files."""
+"""By their names in safetensors files, in the order in which its writer sorts tensors."""
 
 
 class NotInFiles(Exception):
@@ -135,6 +135,7 @@ def leave_in_files(folder: Path, config: Any, build: Callable[[], Any]) -> Any:
     stand_ins = {tensor: _stand_in(tensor) for tensor in weights}
     replace_tensors(model, stand_ins)
     all_found.update({stand_ins[tensor]: weight for tensor, weight in weights.items()})
+    model._weight_conversions = []  # as transformers notes of what it read, for when it is saved
     return model.eval()
 
 

@@ -10,9 +10,7 @@ bytes without gaps. A piece is named `<key>[<start>:<stop>]`, and `__metadata__`
 from __future__ import annotations
 
 import hashlib
-import json
 import math
-import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -28,10 +26,8 @@ from trainyard.steps.training.checkpoints.commit import BrokenCheckpoint, Commit
 from trainyard.steps.training.engines.engine import Engine
 from trainyard.steps.training.fragments import Fragment
 from trainyard.steps.training.randomness import restore_random_state, seed_everything
-from trainyard.steps.training.weights_in_files import DTYPES_IN_FILES
+from trainyard.steps.training.weights_to_files import file_header
 
-_TYPE_NAMES = {dtype: name for name, dtype in DTYPES_IN_FILES.items()}
-_LENGTH_BYTES = 8
 RANDOM_PREFIX = "random/"
 """The prefix of keys that only one rank has: the state of its random number generators."""
 _NAMED_KEYS = 3
@@ -51,24 +47,11 @@ def in_file_order(pieces: Sequence[Fragment]) -> list[Fragment]:
 
 def state_file_header(pieces: Sequence[Fragment]) -> bytes:
     """Return what precedes the bytes of the pieces, which follow in this order."""
-    entries: dict[str, object] = {"__metadata__": {piece.key: shape_text(piece.shape) for piece in pieces}}
-    end = 0
-    for piece in pieces:
-        name = f"{piece.key}[{piece.start}:{piece.stop}]"
-        assert name not in entries, f"{name} occurs twice on one rank"
-        dtype = piece.values.dtype
-        if dtype not in _TYPE_NAMES:
-            raise StepError(f"{piece.key} has the type {dtype}, which checkpoints do not support")
-        start, end = end, end + piece.values.nbytes
-        entries[name] = {
-            "dtype": _TYPE_NAMES[dtype],
-            "shape": [piece.values.numel()],
-            "data_offsets": [start, end],
-        }
-    header = json.dumps(entries, separators=(",", ":")).encode()
-    # The format allows spaces; with these, the tensors begin at a block boundary.
-    header += b" " * (-(_LENGTH_BYTES + len(header)) % BLOCK_BYTES)
-    return struct.pack("<Q", len(header)) + header
+    return file_header(
+        {piece.key: shape_text(piece.shape) for piece in pieces},
+        [(f"{piece.key}[{piece.start}:{piece.stop}]", piece.values.dtype, (piece.values.numel(),)) for piece in pieces],
+        BLOCK_BYTES,
+    )
 
 
 def shape_text(shape: Sequence[int]) -> str:

@@ -29,7 +29,7 @@ from trainyard.steps.training.engines.deepspeed_config import (
     sums_micro_batches_in_bf16,
 )
 from trainyard.steps.training.engines.engine import Engine, EngineParts, refuse_adapters_and_optimizers
-from trainyard.steps.training.engines.shared_model import shared_model, whole_model
+from trainyard.steps.training.engines.shared_model import shared_model
 from trainyard.steps.training.fragments import (
     MODEL_KEY,
     OPTIMIZER_KEY,
@@ -200,10 +200,6 @@ class DeepSpeedEngine(Engine):
             if self._has_own_scaler and f"{_SCALER_KEY}{name}" in scalars:
                 scaler = self._zero.loss_scaler
                 setattr(scaler, name, type(getattr(scaler, name))(scalars[f"{_SCALER_KEY}{name}"]))
-
-    def whole_model(self) -> torch.nn.Module:
-        """Return, on rank 0, a new model in main memory with the fp32 masters; an empty one elsewhere."""
-        return whole_model(self._parts.new_model, self.fragments(), self.world, self._parts.still_at_work)
 
 
 def refuse_frozen(model: torch.nn.Module) -> None:

@@ -15,7 +15,7 @@ from trainyard.settings.batch_arithmetic import BatchArithmetic
 from trainyard.settings.steps.training import Training
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.world import World
-from trainyard.steps.training.fragments import Fragment, MovingAverage
+from trainyard.steps.training.fragments import MODEL_KEY, Fragment, MovingAverage
 from trainyard.steps.training.optimizer import OptimizerSettings, gradient_seed
 from trainyard.steps.training.precision import LossScale
 
@@ -58,6 +58,9 @@ class Engine(ABC):
 
     frozen_are_state = True
     """Whether weights that are not trained belong to the state. Not if they are a base model's, which is read again."""
+
+    replica: torch.nn.Module | None = None
+    """The model itself, unwrapped, where every rank has all of it."""
 
     average: MovingAverage | None = None
     """Of the trained weights, if the settings ask for one. It is what is evaluated, and saved as the model."""
@@ -126,6 +129,10 @@ class Engine(ABC):
     def fragments(self) -> list[Fragment]:
         """Return everything that this rank holds: parameters, buffers, optimizer state."""
 
+    def weights(self) -> list[Fragment]:
+        """Return the parameters, and the buffers that are saved, as this rank holds them. Every rank calls it."""
+        return [fragment for fragment in self.fragments() if fragment.key.startswith(MODEL_KEY)]
+
     def state(self) -> list[Fragment]:
         """Return what a checkpoint holds: the fragments, without a base model's frozen weights, and the average."""
         own = [fragment for fragment in self.fragments() if self.frozen_are_state or not fragment.is_frozen]
@@ -152,10 +159,3 @@ class Engine(ABC):
     def trained_parameter_count(self) -> int:
         """Return the number of those that are trained."""
         return sum(parameter.numel() for parameter in self.model.parameters() if parameter.requires_grad)
-
-    @abstractmethod
-    def whole_model(self) -> torch.nn.Module:
-        """Return the unwrapped model with all its weights, for rank 0 to save (elsewhere it may be empty).
-
-        Every rank calls it.
-        """

@@ -23,7 +23,7 @@ from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.world import World
 from trainyard.steps.training.engines.blocks import find_separate_blocks, prepare_blocks
 from trainyard.steps.training.engines.engine import Engine, EngineParts, refuse_adapters_and_optimizers
-from trainyard.steps.training.engines.shared_model import RowsOfRank, SharedModel, shared_model, whole_model
+from trainyard.steps.training.engines.shared_model import RowsOfRank, SharedModel, shared_model
 from trainyard.steps.training.fragments import (
     MODEL_KEY,
     OPTIMIZER_KEY,
@@ -63,7 +63,7 @@ class FSDPEngine(Engine):
     def __init__(self, parts: EngineParts) -> None:
         settings = parts.settings
         assert isinstance(settings, TrainFSDP)
-        self.world, self._parts, self._clip_norm = parts.world, parts, settings.gradient_clip_norm
+        self.world, self._clip_norm = parts.world, settings.gradient_clip_norm
         self.loss_scale = LossScale(self.world.device, enabled=settings.precision == "fp16")
         self._shards = settings.shard_size or self.world.size
         self._shard = RowsOfRank(self.world.rank % self._shards, self._shards)
@@ -150,11 +150,6 @@ class FSDPEngine(Engine):
         """Free whatever was gathered from the former values."""
         for unit in self._units:
             unit.reshard()
-
-    def whole_model(self) -> torch.nn.Module:
-        """Return, on rank 0, a new model in main memory with the trained weights; an empty one elsewhere."""
-        own = [fragment for fragment in self.state() if fragment.copy == 0]
-        return whole_model(self._parts.new_model, own, self.world, self._parts.still_at_work)
 
 
 def shard_to_evaluate(new_model: Callable[[], torch.nn.Module], world: World) -> torch.nn.Module:

@@ -38,7 +38,7 @@ class ReplicaEngine(Engine):
         self.world, settings = parts.world, parts.settings
         self._clip_norm, self._is_compiled = settings.gradient_clip_norm, settings.compile
         self.loss_scale = LossScale(self.world.device, enabled=settings.precision == "fp16")
-        self.model = self._replica = parts.new_model().to(self.world.device)
+        self.model = self.replica = self._replica = parts.new_model().to(self.world.device)
         self._parameter_count = sum(parameter.numel() for parameter in self._replica.parameters())
         self._trained = [parameter for parameter in self._replica.parameters() if parameter.requires_grad]
         if not self.prepares_model():
@@ -79,10 +79,6 @@ class ReplicaEngine(Engine):
     def fragments(self) -> list[Fragment]:
         """Return whole tensors: every rank has all of them."""
         return replicated_state(self._replica, self.optimizer)
-
-    def whole_model(self) -> torch.nn.Module:
-        """Return the replica."""
-        return self._replica
 
 
 class SingleEngine(ReplicaEngine):

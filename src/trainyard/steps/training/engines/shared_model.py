@@ -1,4 +1,4 @@
-"""A model that all ranks share: brought to every rank as an engine is built, and gathered on rank 0 to be saved.
+"""A model that all ranks share: brought to every rank as an engine is built, a part at a time.
 
 Where a model's weights are in files, each rank reads a part of them; else rank 0 builds the model and sends it. No node
 holds the model more than once in main memory, except while every rank builds one of the few models that cannot be built
@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
 
 from trainyard.steps.runtime.world import World
-from trainyard.steps.training.fragments import MODEL_KEY, Fragment, named_once
 from trainyard.steps.training.weights_in_files import (
     FileReader,
     ModelInFiles,
@@ -54,7 +52,9 @@ def shared_model(
     """
     found = model_in_files(new_model)
     if world.sum(torch.tensor(float(found is None))).item() > 0 or found is None:
-        found = ModelInFiles(built_by_rank_zero(new_model, world, still_at_work) or without_memory(new_model), {})
+        built: list[torch.nn.Module] = []
+        world.let_main_work(lambda: built.append(new_model()), still_at_work)
+        found = ModelInFiles(built[0] if built else without_memory(new_model), {})
     return SharedModel(found, world, still_at_work, shard)
 
 
@@ -163,18 +163,6 @@ def from_rank_zero(tensor: torch.Tensor, world: World) -> torch.Tensor:
     return values
 
 
-def built_by_rank_zero(
-    new_model: Callable[[], torch.nn.Module], world: World, still_at_work: Callable[[], None]
-) -> torch.nn.Module | None:
-    """Return a new model on rank 0, however long that takes; None elsewhere, once it is built.
-
-    Every rank calls `still_at_work` about once a second meanwhile.
-    """
-    built: list[torch.nn.Module] = []
-    world.let_main_work(lambda: built.append(new_model()), still_at_work)
-    return built[0] if built else None
-
-
 def without_memory(new_model: Callable[[], torch.nn.Module]) -> torch.nn.Module:
     """Return the model on the meta device: names and shapes only."""
     # Models import it, which in torch 2.8 fails while a device is set.
@@ -195,72 +183,3 @@ def _emptied(model: torch.nn.Module) -> torch.nn.Module:
     tensors = {tensor for owner in model.modules() for _, _, tensor in own_tensors(owner)}
     replace_tensors(model, {tensor: of_same_kind(tensor, tensor.detach().to("meta")) for tensor in tensors})
     return model
-
-
-class _Range(NamedTuple):
-    """What rank 0 needs to know about a fragment."""
-
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-    start: int
-    stop: int
-    is_replicated: bool
-
-
-def whole_model(
-    new_model: Callable[[], torch.nn.Module],
-    fragments: Sequence[Fragment],
-    world: World,
-    still_at_work: Callable[[], None],
-) -> torch.nn.Module:
-    """Return, on rank 0, a new model with the values of all ranks' fragments; an empty one elsewhere.
-
-    They are gathered one by one. Every rank calls it.
-    """
-    own = [fragment for fragment in fragments if fragment.key.startswith(MODEL_KEY)]
-    model = built_by_rank_zero(new_model, world, still_at_work)
-    parameters, buffers = named_once(model) if model is not None else ({}, {})
-    tensors = parameters | buffers
-    with torch.no_grad():
-        for key, values in gathered(own, world):
-            tensors[key.removeprefix(MODEL_KEY)].copy_(values)
-    return model if model is not None else torch.nn.Module()
-
-
-def gathered(fragments: Iterable[Fragment], world: World) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield, on rank 0, each whole tensor with its key, in main memory; nothing elsewhere. Every rank iterates."""
-    own = {fragment.key: fragment for fragment in fragments}
-    by_rank: list[dict[str, _Range]] | None = [{}] * world.size if world.is_main else None
-    ranges = {
-        key: _Range(each.shape, each.values.dtype, each.start, each.stop, each.is_replicated)
-        for key, each in own.items()
-    }
-    dist.gather_object(ranges, by_rank, dst=0)
-    if by_rank is None:
-        _send(own)
-        return
-    for key in sorted(set().union(*by_rank)):
-        held = {rank: ranges[key] for rank, ranges in enumerate(by_rank) if key in ranges}
-        yield key, _receive(own.get(key), held)
-
-
-def _send(own: Mapping[str, Fragment]) -> None:
-    """Send rank 0 what it does not have, in the order in which it asks.
-
-    From main memory, over gloo: NCCL would make a communicator, with buffers on rank 0's GPU, for every other rank.
-    """
-    for key in sorted(own):
-        if not own[key].is_replicated and own[key].values.numel():
-            dist.send(own[key].values.cpu().contiguous(), dst=0)
-
-
-def _receive(own: Fragment | None, held: Mapping[int, _Range]) -> torch.Tensor:
-    """Put one tensor together; the pieces come one by one, because their sizes differ."""
-    first = next(iter(held.values()))
-    whole = torch.zeros(math.prod(first.shape), dtype=first.dtype)
-    if own is not None:
-        whole[own.start : own.stop] = own.values.cpu()
-    for rank, piece in held.items():
-        if rank != 0 and not piece.is_replicated and piece.start < piece.stop:
-            dist.recv(whole[piece.start : piece.stop], src=rank)
-    return whole.view(first.shape)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.plugins import CheckpointIO
+from torch.distributed.tensor import DTensor
 
 from trainyard.settings.batch_arithmetic import BatchArithmetic
 from trainyard.settings.steps.training import Training, TrainLightning
@@ -17,8 +19,8 @@ from trainyard.steps.runtime.errors import StepError, first_line
 from trainyard.steps.training.checkpoints.state_files import open_state_file
 from trainyard.steps.training.engines.engine import EngineParts, refuse_adapters_and_optimizers
 from trainyard.steps.training.engines.replicas import ReplicaEngine
-from trainyard.steps.training.fragments import Fragment
-from trainyard.steps.training.lightning.strategies import whole_weights
+from trainyard.steps.training.engines.shared_model import RowsOfRank
+from trainyard.steps.training.fragments import MODEL_KEY, Fragment, named_once, whole_tensor
 from trainyard.steps.training.precision import LossScale
 
 _KEY = "lightning/checkpoint"
@@ -65,8 +67,8 @@ class LightningEngine(ReplicaEngine):
 
     def __init__(self, parts: EngineParts) -> None:
         super().__init__(parts)
-        self._new_model = parts.new_model
         self.is_sharded = isinstance(parts.settings, TrainLightning) and parts.settings.strategy == "fsdp2"
+        self.replica = None if self.is_sharded else self.model
         self.checkpoint_io = CheckpointInMemory()
         self.trainer: Trainer | None = None
         self.unused_parameters = False
@@ -120,14 +122,18 @@ class LightningEngine(ReplicaEngine):
             ) from None
         self.checkpoint_io.checkpoint = checkpoint
 
-    def whole_model(self) -> torch.nn.Module:
-        """Return the model; of a sharded one a new module with the weights on rank 0, elsewhere an untrained one."""
-        if not self.is_sharded:
-            return self.model
-        weights, model = whole_weights(self.model), self._new_model()
-        if self.world.is_main:
-            model.load_state_dict(weights)
-        return model
+    def weights(self) -> list[Fragment]:
+        """Return this rank's rows of what is sharded, and all other tensors whole."""
+        parameters, buffers = named_once(self.model)
+        shard, found = RowsOfRank(self.world.rank, self.world.size), []
+        for name, tensor in (parameters | buffers).items():
+            if isinstance(tensor, DTensor):
+                start = shard.rows(tensor.shape[0])[0] * math.prod(tensor.shape[1:])
+                values = tensor.to_local().detach().view(-1)
+                found.append(Fragment(f"{MODEL_KEY}{name}", tuple(tensor.shape), start, values))
+            else:
+                found.append(whole_tensor(f"{MODEL_KEY}{name}", tensor))
+        return found
 
 
 def _fragment(values: torch.Tensor, *, is_replicated: bool) -> Fragment:

@@ -6,7 +6,6 @@ import signal
 import threading
 from typing import Any
 
-import torch
 from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
 from lightning.pytorch import Trainer
 from lightning.pytorch.core.optimizer import LightningOptimizer
@@ -107,7 +106,7 @@ class ShardedStrategy(_OwnSignalHandler, ModelParallelStrategy):
     def lightning_module_state_dict(self) -> dict[str, Any]:
         """Return whole weights in main memory, on rank 0."""
         assert self.model is not None
-        return whole_weights(self.model)
+        return get_model_state_dict(self.model, options=_WHOLE)
 
     def optimizer_state(self, optimizer: Any) -> dict[str, Any]:
         """Return an optimizer's whole state by the names of parameters, on rank 0."""
@@ -129,8 +128,3 @@ class ShardedStrategy(_OwnSignalHandler, ModelParallelStrategy):
         for optimizer, state in zip(self.optimizers, checkpoint["optimizer_states"], strict=True):
             set_optimizer_state_dict(self.model, optimizer, optim_state_dict=state, options=whole)
         return checkpoint
-
-
-def whole_weights(model: torch.nn.Module) -> dict[str, Any]:
-    """Return a model's weights in main memory: on rank 0 all of them, elsewhere none. Every rank calls it."""
-    return get_model_state_dict(model, options=_WHOLE)

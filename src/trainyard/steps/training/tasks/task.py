@@ -11,7 +11,7 @@ from typing import Literal
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from trainyard.settings.steps.tasks import TaskSettings
 from trainyard.steps.data.dataset.manifest import Manifest
@@ -19,6 +19,7 @@ from trainyard.steps.data.dataset.reader import SplitReader
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.training.samples.batches import Tensors
 from trainyard.steps.training.samples.plan import NO_TOKENS, TokenCounts
+from trainyard.steps.training.weights_to_files import write_tensors
 
 
 @dataclass(frozen=True)
@@ -160,7 +161,7 @@ class Task(ABC):
 
     def save_model(self, model: torch.nn.Module, folder: Path) -> None:
         """Write a trained model: by default its weights, as model.safetensors."""
-        _write_tensors(folder / "model.safetensors", dict(model.state_dict()))
+        write_tensors(model.state_dict(), folder / "model.safetensors")
 
     def load_model(self, folder: Path) -> torch.nn.Module:
         """Return the model that `save_model` wrote: by default a new model with the weights."""
@@ -205,17 +206,3 @@ def require_sums(measured: object) -> Mapping[str, torch.Tensor]:
             f"the task's measure() returned {', '.join(measured) or 'nothing'}; expected 'samples' too, their number"
         )
     return measured
-
-
-def _write_tensors(file: Path, tensors: dict[str, torch.Tensor]) -> None:
-    """Write tensors; those that share memory are copied. Raise StepError if the disk is full."""
-    seen: set[int] = set()
-    independent = {}
-    for name, tensor in tensors.items():
-        storage = tensor.untyped_storage().data_ptr()
-        independent[name] = tensor.detach().clone() if storage in seen else tensor.detach().contiguous()
-        seen.add(storage)
-    try:
-        save_file(independent, file, metadata={"format": "pt"})
-    except SafetensorError as failure:
-        raise StepError(f"cannot write {file}: {failure}") from None

@@ -1,0 +1,373 @@
+"""Trained weights on their way to safetensors files, each written by one rank, whichever ranks hold the values.
+
+Rank 0 saves the model as its task does, but without values, which only notes what each file is to hold. The files are
+then divided among all ranks. Whoever holds a part of a tensor sends it to the rank that writes it, one tensor of each
+writer at a time: beside its own part of the model, no rank ever holds more than the largest tensor.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from trainyard.settings.files import describe_os_error
+from trainyard.steps.runtime.errors import StepError
+from trainyard.steps.runtime.files import write_durably
+from trainyard.steps.runtime.world import World
+from trainyard.steps.training.engines.engine import Engine
+from trainyard.steps.training.engines.shared_model import without_memory
+from trainyard.steps.training.fragments import MODEL_KEY, Fragment, named_once
+from trainyard.steps.training.weights_in_files import DTYPES_IN_FILES
+
+_TYPE_NAMES = {dtype: name for name, dtype in DTYPES_IN_FILES.items()}
+_LENGTH_BYTES, _ALIGNMENT_BYTES = 8, 8
+_METADATA = {"format": "pt"}
+_SCRATCH_FILE = "whole-model.safetensors"
+Build = Callable[[], torch.nn.Module]
+Save = Callable[[torch.nn.Module], None]
+
+
+@dataclass(frozen=True)
+class PlannedTensor:
+    """A tensor that a file is to hold."""
+
+    name: str
+    """In the file."""
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    source: str
+    """Its name in the model."""
+
+
+@dataclass(frozen=True)
+class PlannedFile:
+    """A file that is to be written, with its tensors in their order there."""
+
+    path: Path
+    tensors: tuple[PlannedTensor, ...]
+
+
+@dataclass(frozen=True)
+class Combined:
+    """What a tensor in a file is made of, where the ranks hold it in another form."""
+
+    parts: Mapping[str, tuple[int, ...]]
+    """The tensors of the ranks' model, and their shapes."""
+    combine: Callable[[Sequence[torch.Tensor]], torch.Tensor]
+    """Returns the tensor, given the values of the parts."""
+
+
+class Wanted(NamedTuple):
+    """A tensor of the ranks' model that one of them needs, in some type."""
+
+    name: str
+    elements: int
+    dtype: torch.dtype
+
+
+_planning: ContextVar[_Plan | None] = ContextVar("planning", default=None)
+
+
+class _Plan:
+    """Notes what files are to hold while a model is saved. Its tensors are told apart by their storages."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        tensors = _tensors_of(model)
+        self.files: list[PlannedFile] = []
+        self._sources = {tensor.untyped_storage()._cdata: (name, tensor) for name, tensor in tensors.items()}
+        self.is_complete = len(self._sources) == len(tensors)
+
+    def add(self, file: Path, tensors: Mapping[str, torch.Tensor]) -> None:
+        found = []
+        for name, tensor in tensors.items():
+            source, whole = self._sources.get(tensor.untyped_storage()._cdata, (None, None))
+            if source is None or whole is None or (tensor.shape, tensor.dtype) != (whole.shape, whole.dtype):
+                self.is_complete = False
+                return
+            found.append(PlannedTensor(name, tuple(tensor.shape), tensor.dtype, source))
+        self.files.append(PlannedFile(file, tuple(sorted(found, key=_place_in_file))))
+
+
+def write_tensors(tensors: Mapping[str, torch.Tensor], file: Path) -> None:
+    """Write tensors, or note them while files are planned. Those that share memory are copied.
+
+    StepError if the disk is full.
+    """
+    if (plan := _planning.get()) is not None:
+        plan.add(file, tensors)
+        return
+    seen: set[int] = set()
+    independent = {}
+    for name, tensor in tensors.items():
+        storage = tensor.untyped_storage().data_ptr()
+        independent[name] = tensor.detach().clone() if storage in seen else tensor.detach().contiguous()
+        seen.add(storage)
+    try:
+        save_file(independent, file, metadata=_METADATA)
+    except SafetensorError as failure:
+        raise StepError(f"cannot write {file}: {failure}") from None
+
+
+class Saving:
+    """Saves an engine's weights. Every rank calls every method; what goes wrong on one is raised on all."""
+
+    def __init__(self, engine: Engine, still_at_work: Callable[[], None]) -> None:
+        self._engine, self._world, self._still_at_work = engine, engine.world, still_at_work
+
+    def in_parts(
+        self, build: Build, save: Save, dtype: torch.dtype, combined: Mapping[str, Combined] | None = None
+    ) -> bool:
+        """Save as `save` does a model that `build` returns, with weights in a type, but by all ranks together.
+
+        Return False if that cannot be: a file would hold values other than the model's. `combined` says of which of the
+        engine's tensors those of the model consist that the engine does not have.
+        """
+        plans: list[list[PlannedFile] | None] = []
+
+        def without_values() -> torch.nn.Module:
+            own, model = self._engine.model, self._engine.replica
+            if model is None or combined is not None:
+                own, model = own if model is None else model, without_memory(build)
+                # What transformers renamed and cut as it read the weights, it joins again as it saves them.
+                if hasattr(own, "_weight_conversions"):
+                    vars(model)["_weight_conversions"] = own._weight_conversions
+            return model
+
+        self.by_main(without_values, lambda model: plans.append(planned_files(model, save)), dtype)
+        files = self._world.broadcast(plans[0] if plans else None)
+        if files is not None:
+            self._write(files, combined or {})
+        return files is not None
+
+    def whole(self, build: Build, save: Save, dtype: torch.dtype, folder: Path) -> None:
+        """Let rank 0 save a whole model as `build` returns it: in a format of which only `save` knows what it holds.
+
+        Where ranks hold parts, these meet in a file in `folder`.
+        """
+        scratch, replica = folder / _SCRATCH_FILE, self._engine.replica
+        if replica is None:
+            self.in_parts(build, lambda model: write_tensors(_tensors_of(model), scratch), torch.float32)
+
+        def whole_model() -> torch.nn.Module:
+            if replica is not None:
+                return replica
+            model, found = build(), load_file(scratch)
+            with torch.no_grad():
+                for name, tensor in _tensors_of(model).items():
+                    tensor.copy_(found[name])
+            scratch.unlink()
+            return model
+
+        self.by_main(whole_model, save, dtype)
+
+    def by_main(self, build: Build, save: Save, dtype: torch.dtype) -> None:
+        """Let rank 0 build a model and save it, for as long as it takes."""
+        failures: list[Exception] = []
+
+        def build_and_save() -> None:
+            try:
+                model = build()
+                with _in_dtype(model, dtype):
+                    save(model)
+            except Exception as failure:
+                failures.append(failure)
+
+        self._world.let_main_work(build_and_save, self._still_at_work)
+        _raise_on_all(self._world, failures)
+
+    def _write(self, files: Sequence[PlannedFile], combined: Mapping[str, Combined]) -> None:
+        """Write the files, divided among the ranks."""
+        by_rank = divided(files, self._world.size)
+        failures: list[Exception] = []
+        wanted = [wanted_tensors(own, combined) for own in by_rank]
+        arriving = _exchanged(wanted, self._engine.weights(), self._world, self._still_at_work, failures)
+        for file in by_rank[self._world.rank]:
+            try:
+                write_durably(file.path, _contents(file, combined, arriving))
+            except (OSError, StepError) as failure:
+                what = f"cannot write {describe_os_error(failure)}" if isinstance(failure, OSError) else str(failure)
+                failures.append(StepError(what))
+                file.path.unlink(missing_ok=True)
+                break
+        for _ in arriving:
+            """After a failure too, the other ranks wait for what this one holds."""
+        _raise_on_all(self._world, failures)
+
+
+def file_header(
+    metadata: Mapping[str, str], tensors: Iterable[tuple[str, torch.dtype, Sequence[int]]], alignment_bytes: int
+) -> bytes:
+    """Return what precedes the bytes of the tensors, which follow in this order. StepError for an unknown type."""
+    entries: dict[str, object] = {"__metadata__": metadata}
+    end = 0
+    for name, dtype, shape in tensors:
+        assert name not in entries, f"{name} occurs twice in a file"
+        if dtype not in _TYPE_NAMES:
+            raise StepError(f"{name} has the type {dtype}, which is not supported in files")
+        start, end = end, end + math.prod(shape) * dtype.itemsize
+        entries[name] = {"dtype": _TYPE_NAMES[dtype], "shape": list(shape), "data_offsets": [start, end]}
+    header = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode()
+    # The format allows spaces; with these, the tensors begin at a boundary.
+    header += b" " * (-(_LENGTH_BYTES + len(header)) % alignment_bytes)
+    return struct.pack("<Q", len(header)) + header
+
+
+@contextmanager
+def _in_dtype(model: torch.nn.Module, dtype: torch.dtype) -> Iterator[None]:
+    """Round a model's weights for as long as they are written. A checkpoint may follow, of the exact ones."""
+    exact = {
+        tensor: tensor.data
+        for tensor in (*model.parameters(), *model.buffers())
+        if tensor.is_floating_point() and tensor.dtype != dtype
+    }
+    try:
+        for tensor, values in exact.items():
+            tensor.data = _rounded(values, dtype)
+        yield
+    finally:
+        for tensor, values in exact.items():
+            tensor.data = values
+
+
+def _rounded(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    found = values.to(dtype)
+    if dtype == torch.float16 and not found.is_meta and not found.isfinite().all() and values.isfinite().all():
+        raise StepError("--save-dtype fp16: the model has weights beyond the range of fp16; use bf16")
+    return found
+
+
+def planned_files(model: torch.nn.Module, save: Save) -> list[PlannedFile] | None:
+    """Return the files that `save` would write of a model's tensors. None if they would hold anything else."""
+    plan = _Plan(model)
+    token = _planning.set(plan)
+    try:
+        save(model)
+    finally:
+        _planning.reset(token)
+    return plan.files if plan.is_complete else None
+
+
+def _place_in_file(tensor: PlannedTensor) -> tuple[int, str]:
+    """Return the key by which safetensors sorts a file's tensors."""
+    return list(DTYPES_IN_FILES.values()).index(tensor.dtype), tensor.name
+
+
+def divided(files: Sequence[PlannedFile], ranks: int) -> list[list[PlannedFile]]:
+    """Return the files that each rank writes: evenly spread, so that all nodes write."""
+    by_rank: list[list[PlannedFile]] = [[] for _ in range(ranks)]
+    for number, file in enumerate(files):
+        by_rank[number * ranks // len(files)].append(file)
+    return by_rank
+
+
+def wanted_tensors(files: Sequence[PlannedFile], combined: Mapping[str, Combined]) -> list[Wanted]:
+    """Return what a rank needs in order to write these files, in the order in which it does."""
+    wanted = []
+    for tensor in (tensor for file in files for tensor in file.tensors):
+        if (source := combined.get(tensor.source)) is not None:
+            parts = source.parts.items()
+            wanted += [Wanted(name, math.prod(shape), torch.float32) for name, shape in parts]
+        else:
+            wanted.append(Wanted(tensor.source, math.prod(tensor.shape), tensor.dtype))
+    return wanted
+
+
+def _contents(
+    file: PlannedFile, combined: Mapping[str, Combined], arriving: Iterator[torch.Tensor]
+) -> Iterator[bytes | memoryview]:
+    tensors = [(tensor.name, tensor.dtype, tensor.shape) for tensor in file.tensors]
+    yield file_header(_METADATA, tensors, _ALIGNMENT_BYTES)
+    for tensor in file.tensors:
+        if (source := combined.get(tensor.source)) is None:
+            values = next(arriving)
+        else:
+            whole = source.combine([next(arriving).view(shape) for shape in source.parts.values()])
+            values = _rounded(whole.contiguous().view(-1), tensor.dtype)
+        yield values.view(torch.uint8).numpy().data
+
+
+def held_ranges(
+    wanted: Sequence[Sequence[Wanted]], weights: Sequence[Fragment], rank: int
+) -> list[list[tuple[int, int]]]:
+    """Return which range of each tensor that each rank wants is this rank's to send: an empty one of most."""
+    own = {fragment.key.removeprefix(MODEL_KEY): fragment for fragment in weights}
+
+    def held(tensor: Wanted, by: int) -> tuple[int, int]:
+        fragment = own.get(tensor.name)
+        # Of what all ranks hold, each takes its own; of replicas, the first sends.
+        if fragment is None or (by != rank if fragment.is_replicated else fragment.copy > 0):
+            return 0, 0
+        return (fragment.start, fragment.stop) if fragment.values.numel() else (0, 0)
+
+    return [[held(tensor, by) for tensor in tensors] for by, tensors in enumerate(wanted)]
+
+
+def _exchanged(
+    wanted: Sequence[Sequence[Wanted]],
+    weights: Sequence[Fragment],
+    world: World,
+    still_at_work: Callable[[], None],
+    failures: list[Exception],
+) -> Iterator[torch.Tensor]:
+    """Yield the tensors that this rank wants, flat and in main memory. Every rank iterates to the end.
+
+    Over gloo: NCCL would make a communicator, with buffers on the GPUs, for every two ranks.
+    """
+    own = {fragment.key.removeprefix(MODEL_KEY): fragment for fragment in weights}
+    held, mine = held_ranges(wanted, weights, world.rank), wanted[world.rank]
+    offered = torch.tensor([bound for ranges in held for part in ranges for bound in part], dtype=torch.int64)
+    offers = torch.empty(world.size, len(mine), 2, dtype=torch.int64)
+    sizes = [2 * len(tensors) for tensors in wanted]
+    dist.all_to_all_single(offers.view(-1), offered, [2 * len(mine)] * world.size, sizes)
+
+    def values_of(tensor: Wanted) -> torch.Tensor:
+        values = own[tensor.name].values
+        try:
+            return _rounded(values, tensor.dtype).cpu()
+        except StepError as failure:  # raised at the end: others wait for the values
+            failures.append(failure)
+            return values.to(tensor.dtype).cpu()
+
+    for turn in range(max(map(len, wanted))):
+        still_at_work()
+        exchange = []
+        for rank, tensors in enumerate(wanted):
+            if rank != world.rank and turn < len(tensors) and held[rank][turn] != (0, 0):
+                exchange.append(dist.P2POp(dist.isend, values_of(tensors[turn]), rank))
+        if turn < len(mine):
+            whole = torch.zeros(mine[turn].elements, dtype=mine[turn].dtype)
+            for rank, (start, stop) in enumerate(offers[:, turn].tolist()):
+                if start < stop and rank == world.rank:
+                    whole[start:stop] = values_of(mine[turn])
+                elif start < stop:
+                    exchange.append(dist.P2POp(dist.irecv, whole[start:stop], rank))
+        for request in dist.batch_isend_irecv(exchange) if exchange else ():
+            request.wait()
+        if turn < len(mine):
+            yield whole
+
+
+def _tensors_of(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    parameters, buffers = named_once(model)
+    return parameters | buffers
+
+
+def _raise_on_all(world: World, failures: Sequence[Exception]) -> None:
+    """Raise this rank's first failure, or another rank's as a StepError."""
+    texts = world.gather(str(failures[0]) if failures else None)
+    if failures:
+        raise failures[0]
+    if found := [text for text in texts if text is not None]:
+        raise StepError(found[0])
