@@ -177,7 +177,8 @@ def test_a_profile_after_another_leaves_nothing_behind(project: Project, reposit
         below = [path for folder in RENDERED for path in (project.root / folder).rglob("*")]
         assert {path for path in below if path.is_file()} == set(after.files)
         assert all(any(path.iterdir()) for path in below if path.is_dir())
-        assert lint([project.root]).diagnostics == ()
+        # Of the local profile's fine-tuning: what it starts from is made by another pipeline first.
+        assert {found.rule for found in lint([project.root]).diagnostics} <= {"AML424"}
 
 
 def test_rendered_files_are_marked_as_generated(committed: Project, repository: Project) -> None:
