@@ -55,6 +55,7 @@ SKIPPED = {
     "pip install": "needs a package index; tests/cli/test_new_project.py installs a wheel",
     "make check": "continuous integration runs it beside the tests (.ci/run)",
     "make soak": "takes hours",
+    "make gpu-check": "needs a GPU; tests/steps/training/test_gpu_benchmark.py runs a part without one",
     "make bench": "takes most of an hour and measures nothing while tests run",
     "trainyard plan pipelines/fsdp.yaml --against": "needs a git history; tests/cli/test_plan_against.py makes one",
     "trainyard runs serve": "serves until Ctrl-C; tests/report/test_live.py ends it like this",

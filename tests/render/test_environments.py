@@ -19,8 +19,9 @@ else:
 ENVIRONMENTS = ("trainyard", "trainyard-horovod", "trainyard-rocm")
 EXTRAS = ("train", "lightning", "onnx")
 """What steps may import."""
-NOT_OF_STEPS = {"skops"}
-"""What MLflow needs to save the scikit-learn models of other people's jobs, which run here and not in our images."""
+NOT_OF_STEPS = {"skops", "huggingface-hub"}
+"""What MLflow needs to save the scikit-learn models of other people's jobs, which run here and not in our images; and
+what `trainyard model fetch` imports."""
 IMPORTED_AS = {
     "pillow": "PIL",
     "pyyaml": "yaml",

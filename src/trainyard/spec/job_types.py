@@ -6,7 +6,7 @@ A value that cannot be read is left at its default.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from trainyard.project_files import is_within_root
@@ -178,7 +178,7 @@ def check_script(script: Node, folder: Path, reading: Reading) -> None:
     """Report a script that a folder of code does not contain."""
     if "${{" in script.text or script_file(folder, script.text) is not None:
         return
-    names = python_files(folder)
+    names = list(python_files(folder))
     if names:
         message = f"the code '{folder.name}' contains no '{script.text}'"
         reading.findings.add(script.span, SCRIPT_NOT_FOUND, message, close_match(script.text, names))
@@ -193,18 +193,16 @@ def script_file(folder: Path, script: str) -> Path | None:
         return None
 
 
-def python_files(folder: Path) -> list[str]:
-    """The Python files under a folder, by their relative path; of a large folder only the first ones."""
-    found: list[str] = []
+def python_files(folder: Path) -> Iterator[str]:
+    """Yield the Python files under a folder, by their relative path; of a large folder only the first ones."""
     looked_at = 0
     for parent, folders, names in os.walk(folder) if is_within_root(folder) else ():
         folders[:] = sorted(name for name in folders if not name.startswith(".") and name != "__pycache__")
         looked_at += len(names) + 1
         relative = os.path.relpath(parent, folder)
-        found += [os.path.normpath(os.path.join(relative, name)) for name in sorted(names) if name.endswith(".py")]
+        yield from (os.path.normpath(os.path.join(relative, name)) for name in sorted(names) if name.endswith(".py"))
         if looked_at > _MOST_FILES_LOOKED_AT:
             break
-    return found
 
 
 def check_arguments(node: Node, inputs: Mapping[str, Port], outputs: Mapping[str, Port], reading: Reading) -> None:

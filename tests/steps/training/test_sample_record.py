@@ -44,7 +44,7 @@ def train(
         for step, micro_batches in batches:
             if until is not None and step.number > until:
                 break
-            record.write(step, [each.sample_ids for each in micro_batches if not each.is_stand_in])
+            record.write(step, micro_batches)
         batches.close()
         record.close()
 

@@ -50,7 +50,7 @@ pandas==2.2.3
 @check("command")
 def _file_not_in_code(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
     code = command.component.code
-    if code is None or not python_files(code):
+    if code is None or not any(python_files(code)):
         return
     roots = (code, *(include.parent for include in command.component.additional_includes))
     archive = archive_on_path(command.text)
@@ -128,7 +128,7 @@ def _includes_clash(command: ParsedCommand, context: LintContext) -> Iterator[Di
 @check("command")
 def _script_not_found(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
     for called in _missing(command, context):
-        script, names = called.call.script, python_files(called.root)
+        script, names = called.call.script, list(python_files(called.root))
         if called.call.is_module or not names or command.component.additional_includes:
             continue
         meant = closest(script.text.removeprefix("./"), names)

@@ -252,7 +252,7 @@ def _files_of_spark(file: LintedFile, context: LintContext) -> Iterator[Diagnost
     """Modules and archives that a Spark step names and its code does not have; archives may be built later."""
     for step in script_steps(file.document):
         code = step.code if step.is_spark else None
-        names = python_files(code) if code is not None else []
+        names = [] if code is None else list(python_files(code))
         for item in (item for key in _FILE_KEYS if (listed := step.node.get(key)) is not None for item in listed.items):
             if code is None or not names or not item.is_text or not _PLAIN_PATH.fullmatch(item.text):
                 continue

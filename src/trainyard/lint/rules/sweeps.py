@@ -246,7 +246,7 @@ def _logged(command: ParsedCommand, context: LintContext) -> _Logged | None:
 def _logged_in(root: Path) -> _Logged | None:
     names: set[str] = set()
     texts: set[str] = set()
-    files = python_files(root)
+    files = list(python_files(root))
     own = {Path(name).parts[0].removesuffix(".py") for name in files} | {Path(name).stem for name in files}
     for name in files if len(files) <= _MOST_FILES else ():
         syntax = parse(root / name)

@@ -195,6 +195,7 @@ class Saving:
         arriving = _exchanged(wanted, self._engine.weights(), self._world, self._still_at_work, failures)
         for file in by_rank[self._world.rank]:
             try:
+                file.path.unlink(missing_ok=True)  # not in place: others may have an earlier model's file mapped
                 write_durably(file.path, _contents(file, combined, arriving))
             except (OSError, StepError) as failure:
                 what = f"cannot write {describe_os_error(failure)}" if isinstance(failure, OSError) else str(failure)
