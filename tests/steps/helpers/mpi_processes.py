@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import subprocess
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -15,8 +16,9 @@ from rank_processes import LIMIT_SECONDS, clean_environment, without_greetings
 needs_mpirun = pytest.mark.skipif(
     shutil.which("mpirun") is None, reason="no mpirun: apt-get install openmpi-bin (Debian, Ubuntu)"
 )
-# In place of ssh: called with a host's name and the command to run there.
-_RUN_HERE = '#!/bin/sh\nshift\nexec sh -c "$*"\n'
+# In place of ssh: called with a host's name and the command to run there. Each host has its own folder for temporary
+# files, as on machines of their own: two of Open MPI's daemons that make one folder at once end with "File exists".
+_RUN_HERE = '#!/bin/sh\nexport TMPDIR="{folder}/$1"\nmkdir "$TMPDIR"\nshift\nexec sh -c "$*"\n'
 
 
 def run_with_mpi(
@@ -29,9 +31,21 @@ def run_with_mpi(
     limit_seconds: float = LIMIT_SECONDS,
 ) -> tuple[int, str]:
     """Run a command `per_host` times on each of so many hosts. Return mpirun's exit code and what all wrote."""
-    agent = folder / "run_here.sh"
-    agent.write_text(_RUN_HERE)
-    agent.chmod(0o755)
+    with tempfile.TemporaryDirectory(prefix="mpi-") as temporary:  # a short path, since sockets lie there
+        agent = folder / "run_here.sh"
+        agent.write_text(_RUN_HERE.format(folder=temporary))
+        agent.chmod(0o755)
+        return _run_with_mpi(command, agent, hosts, per_host, environment, limit_seconds)
+
+
+def _run_with_mpi(
+    command: Sequence[object],
+    agent: Path,
+    hosts: int,
+    per_host: int,
+    environment: Mapping[str, str] | None,
+    limit_seconds: float,
+) -> tuple[int, str]:
     names = ",".join(f"host{number}:{per_host}" for number in range(hosts)) if hosts > 1 else f"localhost:{per_host}"
     mpirun = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]
     mpirun += ["-np", str(hosts * per_host), "-H", names, "--mca", "plm_rsh_agent", str(agent)]
