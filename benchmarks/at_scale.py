@@ -34,8 +34,11 @@ from transformers.utils import logging
 from results import save_results
 from trainyard.steps.runtime.world import join_world
 from trainyard.steps.training.checkpoints.state_files import (
+    SavedTensor,
     StateReader,
     in_file_order,
+    nearest_first,
+    shape_text,
     share_to_write,
     state_file_header,
     state_file_name,
@@ -137,18 +140,14 @@ class _RecordedReader(StateReader):
         self.pieces, self.record = pieces, _Record()
 
     def _open(self, file_name: str) -> None:
-        from trainyard.steps.training.checkpoints.state_files import _SavedTensor, shape_text
-
         self.record.files += 1
         for piece in self.pieces[file_name]:
-            saved = self._tensors.setdefault(piece.key, _SavedTensor(shape_text(piece.shape)))
+            saved = self._tensors.setdefault(piece.key, SavedTensor(shape_text(piece.shape)))
             saved.pieces.append((piece.start, piece.stop, _Slice(piece, self.record)))
 
 
 def _checkpoint(shapes: Shapes, ranks: int, shards: int) -> dict[str, dict[str, Any]]:
     """What ranks write, and what they read when as many resume."""
-    from trainyard.steps.training.checkpoints.state_files import _nearest_first
-
     state_bytes = 3 * 4 * sum(map(math.prod, shapes.values()))
     held = [_fragments(shapes, rank, ranks, shards, state=True) for rank in range(ranks)]
     shares = [in_file_order(share_to_write(held[rank], rank, ranks)) for rank in range(ranks)]
@@ -156,8 +155,7 @@ def _checkpoint(shapes: Shapes, ranks: int, shards: int) -> dict[str, dict[str, 
     written = [len(state_file_header(share)) + sum(piece.values.nbytes for piece in share) for share in shares]
     read, files = [], []
     for rank in range(ranks):
-        order = _nearest_first(list(pieces), SimpleNamespace(rank=rank, size=ranks))  # type: ignore[arg-type]
-        reader = _RecordedReader(order, pieces)
+        reader = _RecordedReader(nearest_first(list(pieces), rank, ranks), pieces)
         for fragment in held[rank]:
             reader.read_into(fragment)
         read.append(reader.record.bytes + written[rank])
@@ -233,9 +231,11 @@ def _write_as_rank(folder: Path) -> int:
                 values = tensor.detach().view(-1)[first:last].clone()
                 own.append(Fragment(MODEL_KEY + name, tuple(tensor.shape), first, values))
         engine: Any = SimpleNamespace(world=world, replica=None, model=model, weights=lambda: own)
-        build = lambda: LlamaForCausalLM(LlamaConfig(**SIZES_OF_PROCESSES))  # noqa: E731
-        save = lambda saved: save_model(saved, folder, 1_000_000)  # noqa: E731
-        return int(not Saving(engine, lambda: None).in_parts(build, save, torch.float32))
+
+        def save(saved: torch.nn.Module) -> None:
+            save_model(saved, folder, 1_000_000)
+
+        return int(not Saving(engine, lambda: None).in_parts(_small_model, save, torch.float32))
 
 
 if __name__ == "__main__":

@@ -3,10 +3,10 @@
     make gpu-check                    or python benchmarks/gpu_check.py [--only float8,fsdp] [--at-once 4]
 
 The first thing to run where a GPU is at hand: half an hour at most. Small models are trained for a few steps in
-processes of their own, one for each GPU. Each training is held against another of the same data, seed and steps: with
-the same bits where they are promised, else with losses as close as the precision allows. The first is held against
-the CPU. What failed is said at the end with the last lines of its output, and the exit code is 1; what is not
-installed is named. Figures go to benchmarks/results/gpu_check.json.
+processes of their own, one for each GPU. Each training is compared with another of the same data, seed and steps: bit
+for bit where that is promised, else within what the precision allows. The first is compared with the CPU. Failures are
+reported at the end with the last lines of their output, and the exit code is 1; packages that are not installed are
+listed. Figures go to benchmarks/results/gpu_check.json.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ PREPARED = {
 
 @dataclass(frozen=True)
 class Case:
-    """A training, or another step, and what it is held against."""
+    """A training, or another step, and what it is compared with."""
 
     name: str
     flags: tuple[str, ...] = ()
@@ -229,7 +229,7 @@ class Check:
     preparing: threading.RLock = field(default_factory=threading.RLock)
 
     def run(self, case: Case) -> Outcome:
-        """Train one case. What it is held against must have ended."""
+        """Train one case. What it is compared with must have ended."""
         if case.needs is not None and find_spec(case.needs) is None:
             return Outcome(case, f"left out: {case.needs} is not installed", is_left_out=True)
         started = time.monotonic()
@@ -290,7 +290,7 @@ class Check:
             return None if outcome.losses[-1] < outcome.losses[0] else f"does not learn: {outcome.losses}"
         other = self.outcomes[case.against]
         if len(other.losses) < STEPS:
-            return f"nothing to hold it against: {case.against} has failed"
+            return f"cannot be compared: {case.against} failed"
         pairs = zip(outcome.losses, other.losses, strict=True)
         apart = outcome.largest_difference = max(abs(ours - theirs) for ours, theirs in pairs) / other.losses[0]
         if apart > case.tolerance:
@@ -434,7 +434,7 @@ def main() -> int:
         figures = [
             {
                 "case": outcome.case.name,
-                "held_against": outcome.case.against,
+                "compared_with": outcome.case.against,
                 "tolerance": outcome.case.tolerance,
                 "largest_difference": outcome.largest_difference,
                 "problem": outcome.problem,

@@ -56,11 +56,11 @@ REPOSITORIES = {
 class Hub(BaseHTTPRequestHandler):
     """The parts of the Hub's API that its library asks for one model: what there is at a revision, and its files."""
 
-    asked: list[str]
+    server: HubServer
 
     def do_GET(self) -> None:
         path = unquote(urlsplit(self.path).path).removeprefix("/")
-        self.asked.append(f"{self.command} {path}")
+        self.server.asked.append(f"{self.command} {path}")
         if path.startswith("api/models/"):
             self._describe(path.removeprefix("api/models/"))
         else:
@@ -104,25 +104,31 @@ class Hub(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
-        pass
+        """Keep the test's output clean."""
+
+
+class HubServer(ThreadingHTTPServer):
+    """A Hub on this machine, with what it was asked."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Hub)
+        self.asked: list[str] = []
 
 
 @pytest.fixture
 def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """What the Hub is asked, with an empty working directory outside of any project."""
-
-    class Handler(Hub):
-        asked: list[str] = []  # noqa: RUF012
-
     monkeypatch.chdir(tmp_path)
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+    with HubServer() as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
         thread.start()
         monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
         monkeypatch.setenv("HF_HOME", str(tmp_path / "cache of the Hub"))
         monkeypatch.setenv("HF_HUB_DISABLE_TELEMETRY", "1")
         monkeypatch.delenv("HF_TOKEN", raising=False)
-        yield Handler.asked
+        # The training steps, which other tests import into this process, are offline; the library reads it only once.
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+        yield server.asked
         server.shutdown()
         thread.join()
 

@@ -56,7 +56,7 @@ _ENGINES_THAT_OFFLOAD = {"optimizer": ("zero1", "zero2", "zero3"), "all": ("fsdp
 @click.option("--precision", type=OneOf(PRECISIONS), help="bf16-true keeps AdamW in bf16 too.  [default: bf16]")
 @click.option("--activation-checkpointing", type=OneOf(CHECKPOINTING), default="none", show_default=True)
 @click.option("--compile", "compiled", is_flag=True, help="Compile the model with torch.compile.")
-@click.option("--loss-chunk-tokens", type=AtLeast(0), default=0, help="Logits of so many tokens at a time; 0: all.")
+@click.option("--loss-chunk-tokens", type=AtLeast(0), default=0, help="Compute logits for N tokens at a time; 0: all.")
 @click.option("--tuning", type=OneOf(TUNINGS), default="full", show_default=True, help="What is trained.")
 @click.option("--lora-rank", type=AtLeast(1), help="Rank of the adapters.  [default: the training steps']")
 @click.option("--lora-targets", default="all-linear", show_default=True, help="Or endings of names: q_proj,v_proj.")

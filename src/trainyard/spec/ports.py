@@ -16,7 +16,7 @@ from trainyard.spec.rule import Rule
 from trainyard.spec.rules import NAME_CLASH, RESERVED_NAME
 
 RUN_OUTPUT_NOT_FOUND = Rule("AML424", "run-output-not-found", "info").explained(
-    summary="An input is what a local run leaves, and there is no such run on this machine.",
+    summary="An input names the output of a local run that does not exist on this machine.",
     why="`.trainyard/runs/NAME/jobs/JOB/outputs/` is written by `trainyard run FILE --name NAME`, for a FILE with that "
     "job. Until then a run of this file ends before its first job. The hint names the pipeline beside this one that "
     "has the job.",
@@ -174,7 +174,7 @@ def check_input_path(node: Node, reading: Reading, what: str = "the data of this
     pipeline = files[0].relative_to(root).as_posix() if files else "FILE"
     aside = _RENDERED_ASIDE.search(reading.file.as_posix())
     profile = f" --profile {aside[1]}" if aside is not None else ""
-    message = f"there is no run '{name}' on this machine, whose job '{job}' leaves this"
+    message = f"this is the output of job '{job}' of the local run '{name}', which does not exist"
     hint = f"`trainyard run {pipeline}{profile} --name {name}` makes it."
     reading.findings.add(path.span, RUN_OUTPUT_NOT_FOUND, message, hint)
 

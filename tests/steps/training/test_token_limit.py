@@ -43,8 +43,8 @@ def steps_by_hand(data: Path, tokens: int) -> int:
     manifest = read_manifest(data)
     split = SplitReader(data, manifest, "train")
     rows = split.gather(np.arange(split.samples))
-    padding = manifest.text.padding  # type: ignore[union-attr]
-    counts, step, read = (rows["tokens"] != padding).sum(axis=1), 0, 0
+    assert manifest.text is not None
+    counts, step, read = (rows["tokens"] != manifest.text.padding).sum(axis=1), 0, 0
     for epoch in range(1, 100):
         sample_ids = split.order(SEED, epoch).sample_ids(0, split.samples)
         for start in range(0, split.samples, GLOBAL_BATCH):

@@ -117,7 +117,7 @@ def restore_engine(folder: Path, commit: Commit, engine: Engine, ranks: Ranks) -
     ranks.each(lambda: engine.prepare_to_restore(folder, list(commit.files)))
     fragments = engine.state()
     _require_same_keys(folder, list(commit.files), fragments, ranks)
-    reader = StateReader(folder, _nearest_first(list(commit.files), ranks))
+    reader = StateReader(folder, nearest_first(list(commit.files), ranks.rank, ranks.size))
 
     def read() -> None:
         for fragment in fragments:
@@ -173,15 +173,15 @@ def _listed(text: str, keys: set[str]) -> str:
     return text.format(", ".join(sorted(keys)[:_NAMED_KEYS]) + more) if keys else ""
 
 
-def _nearest_first(files: Sequence[str], ranks: Ranks) -> list[str]:
-    """Return the files that this rank most likely needs first: its own, rank 0's with small tensors, neighbours'."""
-    own = ranks.rank * len(files) // ranks.size
+def nearest_first(files: Sequence[str], rank: int, ranks: int) -> list[str]:
+    """Return the files that a rank most likely needs first: its own, rank 0's with small tensors, neighbours'."""
+    own = rank * len(files) // ranks
     by_distance = sorted(range(len(files)), key=lambda index: abs(index - own))
     return [files[index] for index in dict.fromkeys([own, 0, *by_distance])]
 
 
 @dataclass
-class _SavedTensor:
+class SavedTensor:
     """The pieces of one tensor found so far."""
 
     shape: str
@@ -199,7 +199,7 @@ class StateReader:
     def __init__(self, folder: Path, file_names: Sequence[str]) -> None:
         self._folder = folder
         self._unopened = list(file_names)
-        self._tensors: dict[str, _SavedTensor] = {}
+        self._tensors: dict[str, SavedTensor] = {}
 
     def read_into(self, fragment: Fragment) -> None:
         """Fill a fragment. StepError if its shape or type differs; BrokenCheckpoint if elements are missing."""
@@ -221,7 +221,7 @@ class StateReader:
             fragment.values[position - fragment.start : end - fragment.start].copy_(values)
             position = end
 
-    def _find(self, key: str, position: int) -> tuple[_SavedTensor, int, int, Any]:
+    def _find(self, key: str, position: int) -> tuple[SavedTensor, int, int, Any]:
         while True:
             if (saved := self._tensors.get(key)) is not None:
                 for start, stop, file_slice in saved.pieces:
@@ -236,7 +236,7 @@ class StateReader:
         shapes = file.metadata() or {}
         for name in file.keys():  # noqa: SIM118 (not a mapping)
             key, start, stop = _parse_piece_name(name)
-            saved = self._tensors.setdefault(key, _SavedTensor(shapes[key]))
+            saved = self._tensors.setdefault(key, SavedTensor(shapes[key]))
             saved.pieces.append((start, stop, file.get_slice(name)))
 
 
