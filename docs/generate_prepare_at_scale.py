@@ -8,6 +8,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from trainyard.catalogue.prices import price_of
 from trainyard.catalogue.skus import find_sku
 from trainyard.settings.steps.preparation import PrepareTextSpark
 from trainyard.settings.task_fields import step_fields
@@ -122,9 +123,9 @@ class Plan:
     @property
     def dollars(self) -> float:
         """The price on demand, of the executors and the driver."""
-        price = find_sku(MACHINE).newest_on_demand_price
+        price = price_of(find_sku(MACHINE), "on demand")
         assert price is not None
-        return (self.executors + 1) * self.hours * price[0]
+        return (self.executors + 1) * self.hours * price.usd_per_hour
 
     @property
     def driver_gigabytes(self) -> float:

@@ -21,9 +21,7 @@ def test_a_machine_with_everything_that_is_known_of_it() -> None:
     )
     assert (sku.vcpus, sku.ram_gib, sku.infiniband_gbit_per_second_per_gpu) == (96, 900, 200)
     assert sku.nccl_settings["NCCL_IB_PCI_RELAXED_ORDERING"] == "1"
-    assert (sku.on_demand_usd_per_hour, sku.on_demand_region, sku.on_demand_date) == (27.197, "eastus", "2026-06-18")
     assert sku.source
-    assert sku.price_source
 
 
 @pytest.mark.parametrize("name", ["ND96asr_v4", "standard_nd96asr_v4", " STANDARD_ND96ASR_V4 "])
@@ -37,8 +35,6 @@ def test_every_row_is_read_and_every_fact_has_a_source() -> None:
     assert [sku.name for sku in all_skus()] == [row["name"] for row in rows]
     for sku in all_skus():
         assert sku.source
-        assert (sku.on_demand_usd_per_hour is None) == (sku.on_demand_date is None)
-        assert (sku.spot_usd_per_hour is None) == (sku.spot_date is None)
         assert (sku.gpu_count > 0) == (sku.gpu_model is not None)
 
 
@@ -47,7 +43,7 @@ def test_every_column_of_the_data_is_read() -> None:
         columns = set(next(csv.reader(file)))
     from dataclasses import fields
 
-    assert {field.name for field in fields(skus.Sku)} == columns
+    assert {field.name for field in fields(skus.Sku)} == columns | {"region"}
 
 
 def test_gpus_and_memory_multiply_out() -> None:
@@ -59,12 +55,6 @@ def test_gpus_and_memory_multiply_out() -> None:
 
 def test_a_part_of_a_gpu_is_a_fraction() -> None:
     assert find_sku("NV6ads_A10_v5").gpu_fraction == Fraction(1, 6)
-
-
-def test_the_newest_price_counts() -> None:
-    assert find_sku("NC96ads_A100_v4").newest_on_demand_price == (19.108, "eastus", "2026-11-09")
-    assert find_sku("NC64as_T4_v3").newest_on_demand_price == (4.352, "eastus", "2026-06-18")
-    assert find_sku("NC24").newest_on_demand_price is None
 
 
 @pytest.mark.parametrize(

@@ -89,6 +89,28 @@ def test_what_if_compares_machines_and_engines(trainyard: Run) -> None:
     assert markdown[2].startswith("| 1 × Standard_ND96isr_H100_v5, 8 × H100-SXM | ")
 
 
+def test_what_if_compares_several_sizes_on_a_page_too(trainyard: Run) -> None:
+    """Each size has a line of its fastest engines in the drawing, and every row of the table is a dot."""
+    sizes = ("--sku", "NC24ads_A100_v4", "--sku", "NC96ads_A100_v4")
+    what = ("--model", "gpt2-xl", *sizes, "--nodes", "2", "--tokens", "15B", "--what-if")
+    found = json.loads(trainyard("estimate", *what, "--format", "json").stdout)["what_if"]
+    assert {(job["sku"], job["nodes"]) for job in found} == {
+        (f"Standard_{name}_v4", nodes) for name in ("NC24ads_A100", "NC96ads_A100") for nodes in (1, 2)
+    }
+    page = trainyard("estimate", *what, "--format", "html").stdout
+    assert page.count('<circle class="dot ') == len(found) == page.count('<tr><th scope="row">')
+    assert page.count('<path class="curve ') == 2
+    assert "Time and price of 15,000,000,000 tokens" in page
+    assert not re.search(r"(src|href)=\"(?!data:|#)", page)
+
+
+def test_prices_are_of_the_region_that_is_named(trainyard: Run) -> None:
+    h200 = ("estimate", "--model", "gpt2-xl", "--sku", "ND96isr_H200_v5")
+    assert "$84.80 an hour (eastus2, 2026-06-18) on demand" in trainyard(*h200, "--region", "eastus2").stdout
+    assert "no price of this size" in trainyard(*h200, "--region", "eastus").stdout
+    assert "Known: eastus, eastus2." in trainyard(*h200, "--region", "mars").stderr
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
@@ -97,6 +119,8 @@ def test_what_if_compares_machines_and_engines(trainyard: Run) -> None:
         (("--epochs", "2"), "--epochs needs --tokens: how much the data is"),
         (("--images", "1M"), "--images: gpt2-xl is measured in tokens; use --tokens"),
         (("--format", "markdown"), "--format markdown needs --what-if"),
+        (("--format", "html"), "--format html needs --what-if"),
+        (H100, "several --sku need --search or --what-if"),
         (("--search", "--what-if"), "expected --search or --what-if, not both"),
     ],
 )

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trainyard.catalogue.prices import price_of
 from trainyard.catalogue.skus import all_skus, find_sku
 from trainyard.errors import UsageError
 from trainyard.plan.job_plans import Plan, most_at_once
@@ -85,12 +86,7 @@ def test_figures_are_the_catalogues_for_every_machine(pipeline_of, sku) -> None:
     assert train.gpu_memory_gb == 2 * (sku.gpu_memory_gb_total or 0)
     assert train.gpus_idle_per_node == max(0, sku.gpu_count - 8)
     assert train.gpus_used_per_node == min(8, sku.gpu_count)
-    newest = sku.newest_on_demand_price
-    assert (train.on_demand is None) == (newest is None)
-    if newest is not None:
-        assert train.on_demand.usd_per_hour == 2 * newest[0]
-        assert (train.on_demand.region, train.on_demand.date) == newest[1:]
-    assert (train.spot is None) == (sku.spot_usd_per_hour is None)
+    assert (train.on_demand, train.spot) == (price_of(sku, "on demand", 2), price_of(sku, "spot", 2))
     assert any("was retired" in finding for finding in train.findings) == sku.is_retired
     assert any("about to be retired" in f for f in train.findings) == (not sku.is_retired and not sku.is_current)
 
@@ -120,7 +116,7 @@ def test_independent_jobs_add_up_and_clusters_are_counted_apart(pipeline_of, dig
     planned = plan(pipeline_of(components, jobs), {"gpus": sku.name, "processors": "Standard_D8s_v5"})
 
     assert planned.totals.nodes_at_once == {"processors": 1, "gpus": 4}
-    assert planned.totals.on_demand_usd_per_hour == pytest.approx(4 * sku.newest_on_demand_price[0])
+    assert planned.totals.on_demand_usd_per_hour == pytest.approx(price_of(sku, "on demand", 4).usd_per_hour)
 
 
 def test_a_batch_that_does_not_divide_is_said_with_the_nearest_that_do(pipeline_of, digits) -> None:

@@ -26,9 +26,10 @@ class UnknownSku(UsageError):
 
 @dataclass(frozen=True)
 class Sku:
-    """One VM size. None means that no source gives the figure; rates are per second, prices per hour of one VM.
+    """One VM size. None means that no source gives the figure; rates are per second.
 
-    Where a size has a fraction of a GPU (`gpu_fraction` below 1), FLOP rates and bandwidth are a whole GPU's.
+    Where a size has a fraction of a GPU (`gpu_fraction` below 1), FLOP rates and bandwidth are a whole GPU's. `region`
+    is the one that its price is of; empty for any.
     """
 
     name: str
@@ -65,19 +66,11 @@ class Sku:
     health_check_allreduce_gbyte_per_second: float | None
     health_check_infiniband_bandwidth_gbit_per_second: float | None
     nccl_settings: Mapping[str, str]
-    on_demand_usd_per_hour: float | None
-    on_demand_region: str | None
-    on_demand_date: str | None
-    on_demand_recheck_usd_per_hour: float | None
-    on_demand_recheck_date: str | None
-    spot_usd_per_hour: float | None
-    spot_region: str | None
-    spot_date: str | None
     flops_source: str | None
     memory_bandwidth_source: str | None
     source: str
-    price_source: str
     notes: str | None
+    region: str = ""
 
     def __hash__(self) -> int:
         return hash(self.name)
@@ -91,13 +84,6 @@ class Sku:
     def is_current(self) -> bool:
         """Whether new clusters can use this size: it is neither retired nor announced to be."""
         return self.status.startswith("current")
-
-    @property
-    def newest_on_demand_price(self) -> tuple[float, str, str] | None:
-        """The latest known price as (US dollars per hour, region, date), or None."""
-        found = (self.on_demand_recheck_usd_per_hour, self.on_demand_recheck_date)
-        usd, date = found if found[0] is not None else (self.on_demand_usd_per_hour, self.on_demand_date)
-        return None if usd is None else (usd, self.on_demand_region or "", date or "")
 
     @property
     def network_floor_gbyte_per_second(self) -> float | None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 
 from trainyard import printing
+from trainyard.catalogue.prices import KINDS, price_of, prices_of
 from trainyard.catalogue.skus import Sku, closest_current
 
 _OVERVIEW = ("SKU", "GPUs", "GPU", "GB each", "bf16", "InfiniBand", "vCPUs", "RAM GiB", "$/hour", "status")
@@ -20,7 +21,7 @@ def overview(skus: Sequence[Sku]) -> str:
 
 
 def _overview_row(sku: Sku) -> tuple[str, ...]:
-    price = sku.newest_on_demand_price
+    price = price_of(sku, "on demand")
     return (
         sku.name,
         _gpus(sku),
@@ -30,15 +31,14 @@ def _overview_row(sku: Sku) -> tuple[str, ...]:
         f"{_figure(sku.infiniband_gbit_per_second_total)} Gbit/s" if sku.rdma else "-",
         str(sku.vcpus),
         _figure(sku.ram_gib),
-        f"{price[0]:.2f}" if price else "-",
+        f"{price.usd_per_hour:.2f}" if price else "-",
         f"retired {sku.retirement_date}" if sku.is_retired else sku.status.split(" (")[0],
     )
 
 
 def one_in_full(sku: Sku) -> str:
     """Return everything known about one machine, with sources."""
-    price = sku.newest_on_demand_price
-    spot = sku.spot_usd_per_hour
+    prices = [(kind, price) for kind in KINDS for price in prices_of(sku, kind)]
     facts: list[tuple[str, str | None]] = [
         ("status", _status(sku)),
         ("in Azure ML's table", sku.listed_in_azure_ml_docs),
@@ -59,11 +59,10 @@ def one_in_full(sku: Sku) -> str:
         ("all-reduce floor", _with_unit(sku.health_check_allreduce_gbyte_per_second, "GB/s (Azure's health check)")),
         ("network floor", _with_unit(sku.network_floor_gbyte_per_second, "GB/s (three quarters of InfiniBand)")),
         ("NCCL settings", " ".join(f"{name}={value}" for name, value in sku.nccl_settings.items()) or None),
-        ("on demand", f"${price[0]:.2f} an hour, {price[1]}, seen {price[2]}" if price else "no price found"),
-        ("spot", f"${spot:.2f} an hour, {sku.spot_region}, {sku.spot_date}" if spot is not None else None),
+        *((kind, f"${each.usd_per_hour:.2f} an hour, {each.seen} ({each.source})") for kind, each in prices),
+        ("price", None if prices else "no price found"),
         ("notes", sku.notes),
         ("source", sku.source),
-        ("price source", sku.price_source),
         ("FLOP/s source", sku.flops_source),
         ("bandwidth source", sku.memory_bandwidth_source),
     ]
@@ -71,9 +70,10 @@ def one_in_full(sku: Sku) -> str:
     return "\n".join([sku.name, *printing.facts(known, 22)])
 
 
-def as_json(skus: Iterable[Sku]) -> str:
+def as_json(skus: Sequence[Sku]) -> str:
     """Return a JSON list of objects with every fact, for other programs."""
-    return printing.json_text([asdict(sku) for sku in skus])
+    prices = ([asdict(price) for kind in KINDS for price in prices_of(sku, kind)] for sku in skus)
+    return printing.json_text([{**asdict(sku), "prices": each} for sku, each in zip(skus, prices, strict=True)])
 
 
 def _status(sku: Sku) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import click
 from click.core import ParameterSource
 
 from trainyard.catalogue.gpus import find_gpu
+from trainyard.catalogue.prices import in_region
 from trainyard.catalogue.skus import find_sku
 from trainyard.cli import working_folder
 from trainyard.cli.parameters import Amount, AtLeast, OneOf, PathOf
@@ -30,13 +31,14 @@ from trainyard.plan.estimate.config_file import find_model
 from trainyard.plan.estimate.estimator import SCALING_NODES
 from trainyard.plan.estimate.image_models import ImageModel
 from trainyard.plan.estimate.own_task import model_of_task
-from trainyard.plan.estimate.search import Scope, current_machines, search, what_if
+from trainyard.plan.estimate.search import Scope, current_sizes, search, what_if
 from trainyard.plan.estimate.training import Adapters, Machines, TrainingShape, machines_of_gpu, machines_of_sku
 from trainyard.render.project import NoProject
 from trainyard.settings.steps.training import Training
 
 _LONGEST_DEFAULT = 8192
-_FORMATS = ("text", "json", "markdown")
+_WHAT_IF_FORMATS = ("markdown", "html")
+_FORMATS = ("text", "json", *_WHAT_IF_FORMATS)
 _ENGINES_THAT_OFFLOAD = {"optimizer": ("zero1", "zero2", "zero3"), "all": ("fsdp", "zero3")}
 
 
@@ -44,7 +46,8 @@ _ENGINES_THAT_OFFLOAD = {"optimizer": ("zero1", "zero2", "zero3"), "all": ("fsdp
 @click.option("--model", metavar="NAME|PATH", help="A model such as llama-3.1-8b, or a config.json.")
 @click.option("--task", metavar="MODULE:CLASS|FILE", help="A task of your own, or its settings file; needs --data.")
 @click.option("--data", type=PathOf("folder"), help="With --task: a dataset that a step prepared.")
-@click.option("--sku", metavar="NAME", help="An Azure size; prices come with it.")
+@click.option("--sku", metavar="NAME", multiple=True, help="An Azure size; several with --search and --what-if.")
+@click.option("--region", metavar="NAME", default="", help="Of prices, such as eastus.  [default: the newest]")
 @click.option("--gpu", metavar="NAME", help="A GPU such as H100-SXM, in the machines it is usually in.")
 @click.option("--nodes", type=AtLeast(1), default=1, show_default=True)
 @click.option("--gpus-per-node", type=AtLeast(1), help="If not all of a node's.")
@@ -75,12 +78,13 @@ _ENGINES_THAT_OFFLOAD = {"optimizer": ("zero1", "zero2", "zero3"), "all": ("fsdp
     "--headroom", type=AtLeast(0.0), default=12.0, show_default=True, help="Per cent of memory they leave free."
 )
 @click.option("--global-batch-size", type=AtLeast(1), help="With these two: samples of a step of all GPUs.")
-@click.option("--format", "output_format", type=OneOf(_FORMATS), default="text", help="Markdown: --what-if.")
+@click.option("--format", "output_format", type=OneOf(_FORMATS), default="text", help="The last two: --what-if.")
 def estimate(
     model: str | None,
     task: str | None,
     data: Path | None,
-    sku: str | None,
+    sku: tuple[str, ...],
+    region: str,
     gpu: str | None,
     nodes: int,
     gpus_per_node: int | None,
@@ -103,6 +107,7 @@ def estimate(
       trainyard estimate --model gpt2-xl --gpu A100-SXM-40GB --engine zero2 --micro-batch-size 4 --format json
       trainyard estimate --model llama-3.1-8b --sku Standard_NC24ads_A100_v4 --engine ddp --tuning qlora
       trainyard estimate --model llama-3.1-8b --sku Standard_ND96isr_H100_v5 --nodes 16 --tokens 300B --what-if
+      trainyard estimate --model llama-3.1-8b --nodes 8 --tokens 300B --what-if --format html > what_if.html
       trainyard estimate --model path/to/config.json --nodes 4 --sequence-length 4096 --search
       trainyard estimate --task settings/train.yaml --data data/prepared --sku Standard_NC64as_T4_v3 --engine ddp
     """
@@ -110,24 +115,26 @@ def estimate(
         raise UsageError("expected --sku or --gpu, not both")
     if network_gbit and not gpu:
         raise UsageError("--network-gbit needs --gpu; an Azure size has a network of its own")
-    architecture = _model(model, task, data, flags)
-    machines = None
-    if sku:
-        machines = machines_of_sku(find_sku(sku), nodes, gpus_per_node)
-    elif gpu:
-        machines = machines_of_gpu(find_gpu(gpu), nodes, gpus_per_node, network_gbit)
-    elif gpus_per_node:
+    if gpus_per_node and not (sku or gpu):
         raise UsageError("--gpus-per-node needs --sku or --gpu")
-    if output_format == "markdown" and not compares:
-        raise UsageError("--format markdown needs --what-if")
+    if region and gpu:
+        raise UsageError("--region needs Azure's sizes; a --gpu has no price")
+    if output_format in _WHAT_IF_FORMATS and not compares:
+        raise UsageError(f"--format {output_format} needs --what-if")
     if searches and compares:
         raise UsageError("expected --search or --what-if, not both")
+    architecture = _model(model, task, data, flags)
+    sizes = [in_region(each, region) for each in map(find_sku, sku)] if sku or gpu else current_sizes(region)
+
+    def machines_of(count: int) -> list[Machines]:
+        if gpu:
+            return [machines_of_gpu(find_gpu(gpu), count, gpus_per_node, network_gbit)]
+        return [machines_of_sku(each, count, gpus_per_node) for each in sizes]
+
     if searches or compares:
         numbers = [*(count for count in SCALING_NODES if count < nodes), nodes]
-        if machines:
-            candidates = [replace(machines, nodes=count) for count in numbers]
-        else:
-            candidates = [each for count in numbers for each in current_machines(count)]
+        candidates = [each for count in numbers for each in machines_of(count)]
+        if len(sizes) > 1:
             flags["precision"] = flags["precision"] or "bf16"
         wanted = _training(architecture, candidates[-1], flags)
         samples = _samples(wanted, tokens, images, epochs)
@@ -135,16 +142,24 @@ def estimate(
         if searches:
             show = reporters.search_as_json if output_format == "json" else reporters.search_as_text
             click.echo(show(search(wanted, candidates, scope), samples))
+            return
+        found = what_if(wanted, candidates, scope)
+        if output_format == "html":
+            from trainyard.report.plan_page import what_if_as_html  # Jinja takes a tenth of a second to import
+
+            click.echo(what_if_as_html(found, samples))
         else:
-            click.echo(reporters.what_if_as(output_format, what_if(wanted, candidates, scope), samples))
+            click.echo(reporters.what_if_as(output_format, found, samples))
         return
     if global_batch_size is not None:
         raise UsageError("--global-batch-size needs --search or --what-if; a step has as many samples as follow")
-    if machines is None:
+    if len(sku) > 1:
+        raise UsageError("several --sku need --search or --what-if")
+    if not sku and not gpu:
         raise UsageError(
             "missing --sku or --gpu, such as --sku Standard_ND96isr_H100_v5 or --gpu H100-SXM; --search tries all sizes"
         )
-    training = _training(architecture, machines, flags)
+    training = _training(architecture, machines_of(nodes)[0], flags)
     samples = _samples(training, tokens, images, epochs)
     report = reporters.as_json if output_format == "json" else reporters.as_text
     click.echo(report(estimator.estimate(training), samples))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from trainyard.catalogue.prices import KINDS, price_of
 from trainyard.catalogue.skus import Sku
 from trainyard.editor.cursor import Cursor, covers, cursor_at
 from trainyard.editor.symbols import Symbol, Symbols
@@ -89,11 +90,9 @@ def sku_text(sku: Sku) -> str:
     lines = [f"**{sku.name}**", gpus, f"{sku.vcpus} vCPUs, {sku.ram_gib} GiB of memory"]
     if sku.rdma:
         lines.append(f"InfiniBand, {sku.infiniband_gbit_per_second_total} Gbit/s")
-    price = sku.newest_on_demand_price
-    if price is not None:
-        lines.append(f"${price[0]:.2f} per hour on demand ({price[1]}, {price[2]})")
-    if sku.spot_usd_per_hour is not None:
-        lines.append(f"${sku.spot_usd_per_hour:.2f} per hour as spot ({sku.spot_region}, {sku.spot_date})")
+    for kind, words in zip(KINDS, ("on demand", "as spot"), strict=True):
+        if price := price_of(sku, kind):
+            lines.append(f"${price.usd_per_hour:.2f} per hour {words} ({price.seen})")
     if not sku.is_current:
         lines.append(f"*{sku.status}{f', {sku.retirement_date}' if sku.retirement_date else ''}*")
     return "  \n".join(lines)

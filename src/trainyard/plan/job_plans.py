@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import Any
 
+from trainyard.catalogue.prices import Price
 from trainyard.catalogue.skus import Sku
 from trainyard.errors import UsageError
 from trainyard.plan.estimate.estimator import Estimate
-from trainyard.plan.estimate.money import RESTART_SECONDS, Price
+from trainyard.plan.estimate.money import RESTART_SECONDS
 from trainyard.plan.job_sizes import JobBatch, JobKind
 from trainyard.settings.files import read_regular
 from trainyard.spec.model import ProcessCounts
@@ -252,7 +254,7 @@ def totals_of(jobs: Sequence[JobPlan], waits_for: Mapping[str, frozenset[str]], 
     skus = dict.fromkeys(job.sku for job in jobs if job.sku is not None)
     return Totals(
         nodes_at_once={name: machines_at_once(job for job in jobs if job.compute == name) for name in computes},
-        vcpus_at_once={sku.name: sku.vcpus * machines_at_once(job for job in jobs if job.sku is sku) for sku in skus},
+        vcpus_at_once={sku.name: sku.vcpus * machines_at_once(job for job in jobs if job.sku == sku) for sku in skus},
         on_demand_usd_per_hour=price_at_once(lambda job: job.on_demand),
         spot_usd_per_hour=price_at_once(lambda job: job.spot),
     )
@@ -267,41 +269,25 @@ def most_at_once(weights: Mapping[str, float], waits_for: Mapping[str, frozenset
     before: dict[str, set[str]] = {}
     for job in TopologicalSorter(waits_for).static_order():
         before[job] = set(waits_for[job]).union(*(before[other] for other in waits_for[job]))
-    after = {job: [other for other in weights if job in before[other]] for job in weights}
-    can_give, can_take = dict(weights), dict(weights)
-    flow: dict[tuple[str, str], float] = {}
-    total = 0.0
-    for source in weights:
-        while (amount := _push(source, can_give[source], set(), after, can_take, flow)) > 1e-9:
-            can_give[source] -= amount
-            total += amount
-    return sum(weights.values()) - total
+    free: dict[str, dict[str, float]] = {"": {}, "end": {}}
+    for job, weight in weights.items():
+        free[""][f"gives {job}"] = weight
+        free[f"gives {job}"] = {f"takes {other}": math.inf for other in weights if job in before[other]}
+        free[f"takes {job}"] = {"end": weight}
+    flow = 0.0
+    while sent := _send(free, "", math.inf, set()):
+        flow += sent
+    return sum(weights.values()) - flow
 
 
-def _push(
-    source: str,
-    amount: float,
-    visited: set[str],
-    after: Mapping[str, list[str]],
-    can_take: dict[str, float],
-    flow: dict[tuple[str, str], float],
-) -> float:
-    """Send up to `amount` along one augmenting path: to a job that can take it, or by re-routing another's flow."""
-    if amount <= 1e-9:
-        return 0.0
-    for target in after[source]:
-        if target in visited:
-            continue
-        visited.add(target)
-        sent = min(amount, can_take[target])
-        if sent > 1e-9:
-            can_take[target] -= sent
-            flow[source, target] = flow.get((source, target), 0.0) + sent
+def _send(free: dict[str, dict[str, float]], place: str, amount: float, visited: set[str]) -> float:
+    """Send up to an amount from a place to the end by what is free on one way, which can then be sent back on it."""
+    if place == "end" or amount <= 1e-9:
+        return amount if amount > 1e-9 else 0.0
+    visited.add(place)
+    for other in [each for each in free[place] if each not in visited]:
+        if sent := _send(free, other, min(amount, free[place][other]), visited):
+            free[place][other] -= sent
+            free[other][place] = free[other].get(place, 0.0) + sent
             return sent
-        for other in [giver for giver, taker in flow if taker == target and giver != source]:
-            rerouted = _push(other, min(amount, flow[other, target]), visited, after, can_take, flow)
-            if rerouted > 1e-9:
-                flow[other, target] -= rerouted
-                flow[source, target] = flow.get((source, target), 0.0) + rerouted
-                return rerouted
     return 0.0

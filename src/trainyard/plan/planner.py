@@ -7,12 +7,12 @@ from pathlib import Path
 from types import MappingProxyType
 
 from trainyard import printing
+from trainyard.catalogue.prices import KINDS, in_region, price_of
 from trainyard.catalogue.skus import Sku, UnknownSku, find_sku, retirement_of
 from trainyard.errors import UsageError
 from trainyard.plan.estimate.architectures import Architecture
 from trainyard.plan.estimate.estimator import estimate
 from trainyard.plan.estimate.image_models import ImageModel
-from trainyard.plan.estimate.money import on_demand_price, spot_price
 from trainyard.plan.job_plans import JobPlan, Plan, Totals, UnplannedJob, totals_of
 from trainyard.plan.job_sizes import JobBatch, batch_of, kind_of_job
 from trainyard.plan.training_jobs import TrainingJobs, data_shares_of, is_training, steps_of
@@ -34,11 +34,12 @@ def plan(
     computes: Computes,
     base_model: Architecture | ImageModel | None = None,
     values_set: Mapping[str, Value] = MappingProxyType({}),
+    region: str = "",
 ) -> Plan:
     """Return what a pipeline takes. `computes` say which VM size the nodes of each cluster are.
 
     `values_set` are in place of the pipeline's own, by their keys. `base_model` is what trainings start from, where the
-    pipeline names one that is not here.
+    pipeline names one that is not here. Prices are of the region, where one is named.
 
     A job that names its machine (`resources.instance_type`) has that one. Nothing is guessed: if a machine is not
     known, its figures are None and a finding says why. Raises `SpecError` for counts that are unknown or wrong,
@@ -51,7 +52,9 @@ def plan(
         raise SpecError(refused)
     order = resolution.order(resolution.leaves)
     jobs = tuple(
-        _plan_job(resolution.jobs[name], resolution, computes, base_model) for name in order if name in resolution.jobs
+        _plan_job(resolution.jobs[name], resolution, computes, base_model, region)
+        for name in order
+        if name in resolution.jobs
     )
     unknown = [resolution.leaves[name] for name in order if name not in resolution.jobs]
     not_planned = tuple(
@@ -82,11 +85,12 @@ def _before(job: JobUse, resolution: Resolution) -> tuple[str, ...]:
 
 
 def _plan_job(
-    job: JobUse, resolution: Resolution, computes: Computes, base_model: Architecture | ImageModel | None
+    job: JobUse, resolution: Resolution, computes: Computes, base_model: Architecture | ImageModel | None, region: str
 ) -> JobPlan:
     processes = job.processes()
     compute = _compute(job)
-    sku = _sku(job, computes)
+    known = _sku(job, computes)
+    sku = in_region(known, region) if known else None
     kind = kind_of_job(job, processes.nodes, sku)
     batch = batch_of(job, processes.training_processes, resolution)
     try:
@@ -94,6 +98,7 @@ def _plan_job(
         reason = ""
     except UsageError as error:
         found, reason = None, str(error)
+    on_demand, spot = (price_of(sku, each, kind.machines) for each in KINDS)
     memory_findings = [found.memory_finding] if found is not None and found.memory_finding else []
     return JobPlan(
         name=job.name,
@@ -106,8 +111,8 @@ def _plan_job(
         gpu_memory_gb=processes.nodes * (sku.gpu_memory_gb_total or 0) if sku else None,
         batch=batch,
         environment=_environment(job.environment),
-        on_demand=on_demand_price(sku, kind.machines),
-        spot=spot_price(sku, kind.machines),
+        on_demand=on_demand,
+        spot=spot,
         findings=(*_findings(job, processes, compute, sku, batch), *memory_findings),
         kind=kind,
         estimate=found,

@@ -8,11 +8,12 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from trainyard import printing
+from trainyard.catalogue.prices import Price
 from trainyard.catalogue.skus import Sku
 from trainyard.plan import markdown
 from trainyard.plan.estimate import reporters as estimates
 from trainyard.plan.estimate.estimator import Estimate
-from trainyard.plan.estimate.money import RESTART_SECONDS, Price
+from trainyard.plan.estimate.money import RESTART_SECONDS
 from trainyard.plan.estimate.search import price_of_samples, slowness
 from trainyard.plan.job_plans import JobPlan, Measured, Plan, UnplannedJob
 from trainyard.settings.quantities import count, counted, duration
@@ -70,7 +71,7 @@ def as_markdown(plan: Plan, profiles: Sequence[OnProfile] = ()) -> str:
     if profiles:
         columns, *of_profiles = profile_table(profiles)
         lines += ["", *markdown.table(columns, of_profiles)]
-    sources = dict.fromkeys(price.source for job in plan.jobs for price in (job.on_demand, job.spot) if price)
+    sources = dict.fromkeys(price.seen for job in plan.jobs for price in (job.on_demand, job.spot) if price)
     if sources:
         lines += ["", f"Prices: {'; '.join(sources)}."]
     if plan.findings:
@@ -184,7 +185,7 @@ def profile_table(profiles: Sequence[OnProfile]) -> list[tuple[str, ...]]:
     fitting = [each.estimate for each in profiles if each.estimate.verdict == "fits"]
     fastest = min((each for each in fitting if each.samples_per_second), key=slowness, default=None)
     cheapest = min((each for each in fitting if each.usd_per_billion_samples), key=price_of_samples, default=None)
-    sources = Counter(price.source for each in profiles if (price := each.estimate.money.on_demand))
+    sources = Counter(price.seen for each in profiles if (price := each.estimate.money.on_demand))
     usual = max(sources, key=lambda source: sources[source], default="")
     table: list[tuple[str, ...]] = []
     for each in profiles:
@@ -193,7 +194,7 @@ def profile_table(profiles: Sequence[OnProfile]) -> list[tuple[str, ...]]:
             "fastest": found is fastest,
             "cheapest": found is cheapest,
             found.verdict: found.verdict != "fits",
-            "price not comparable": price is not None and price.source != usual,
+            "price not comparable": price is not None and price.seen != usual,
         }
         cells = {name: text for name, text in estimates.cells_of(found).items() if name not in _NOT_OF_PROFILES}
         table = table or [("profile", *cells, "")]
@@ -245,7 +246,7 @@ def _gpus(job: JobPlan) -> str:
 
 
 def _price(price: Price | None) -> str:
-    return f"${_amount(price.usd_per_hour)} an hour ({price.source})" if price else "no price found"
+    return f"${_amount(price.usd_per_hour)} an hour ({price.seen})" if price else "no price found"
 
 
 def _amount(usd_per_hour: float | None) -> str:

@@ -70,14 +70,14 @@ class SweepView:
 class Scale:
     """Where values lie on an axis, 0…1: linear, logarithmic, or one place for each value that is not a number."""
 
-    def __init__(self, values: Sequence[Any]) -> None:
+    def __init__(self, values: Sequence[Any], logarithmic_from: float = _RATIO_OF_LOGARITHMIC) -> None:
         self._names: list[str] = []
         self._is_logarithmic = False
         if not all(_is_number(value) for value in values):
             self._names = list(dict.fromkeys(map(as_text, values)))
             return
         self._low, self._high = float(min(values)), float(max(values))
-        self._is_logarithmic = self._low > 0 and self._high / self._low >= _RATIO_OF_LOGARITHMIC
+        self._is_logarithmic = self._low > 0 and self._high / self._low >= logarithmic_from
         if self._low == self._high:
             margin = abs(self._low) * 0.1 or 1.0
             self._low, self._high = self._low - margin, self._high + margin
@@ -97,8 +97,11 @@ class Scale:
             every = -(-len(self._names) // _MOST_VALUES_NAMED)
             return [(self.place(name), name[:_LONGEST_NAME]) for name in self._names[::every]]
         if self._is_logarithmic:
-            powers = range(math.ceil(math.log10(self._low) - 1e-9), math.floor(math.log10(self._high) + 1e-9) + 1)
-            return [(self.place(10.0**power), number(10.0**power)) for power in powers[:: -(-len(powers) // 6)]]
+            powers = range(math.floor(math.log10(self._low)), math.floor(math.log10(self._high) + 1e-9) + 1)
+            factors = (1, 2, 5) if len(powers) < 4 else (1,)
+            found = [factor * 10.0**power for power in powers for factor in factors]
+            here = [tick for tick in found if self._low * (1 - 1e-9) <= tick <= self._high * (1 + 1e-9)]
+            return [(self.place(tick), number(tick)) for tick in here[:: -(-len(here) // 6)]]
         ticks = round_ticks(self._low, self._high, about=5)
         return [(self.place(tick), label) for tick, label in zip(ticks, axis_labels(ticks), strict=True)]
 

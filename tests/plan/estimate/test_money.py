@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from trainyard.catalogue.prices import price_of
 from trainyard.catalogue.skus import find_sku
 from trainyard.plan.estimate.money import money_of, preemptions_of, usd_per_billion, young_daly_interval
 from trainyard.plan.estimate.training import machines_of_sku
@@ -37,8 +38,9 @@ def test_prices_are_of_all_nodes_with_region_and_date() -> None:
     sku = find_sku("Standard_ND96asr_v4")
     price = money_of(1, machines_of_sku(sku, 3)).on_demand
     assert price is not None
-    assert sku.newest_on_demand_price is not None
-    assert price.usd_per_hour == pytest.approx(3 * sku.newest_on_demand_price[0])
+    alone = price_of(sku, "on demand")
+    assert alone is not None
+    assert price.usd_per_hour == pytest.approx(3 * alone.usd_per_hour)
     assert price.region
     assert price.date
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from trainyard.catalogue.skus import Sku
+from trainyard.catalogue.prices import KINDS, Price, price_of
 from trainyard.plan.estimate.training import Machines
 
 PREEMPTIONS_PER_NODE_HOUR = 0.05
@@ -23,20 +23,6 @@ CHECKPOINT_BYTES_PER_PARAMETER = 12
 
 STORAGE_GBIT_PER_SECOND = 60.0
 """What one storage account takes in (https://learn.microsoft.com/azure/storage/common/scalability-targets-standard-account)."""
-
-
-@dataclass(frozen=True)
-class Price:
-    """What all nodes cost in an hour, in US dollars, by a price of this region and date."""
-
-    usd_per_hour: float
-    region: str
-    date: str
-
-    @property
-    def source(self) -> str:
-        """The region and the date, as far as they are known."""
-        return ", ".join(part for part in (self.region, self.date) if part)
 
 
 @dataclass(frozen=True)
@@ -85,22 +71,9 @@ def whole_training_of(money: Money, steps: int, seconds: float) -> WholeTraining
     )
 
 
-def on_demand_price(sku: Sku | None, nodes: int) -> Price | None:
-    """Return the newest on-demand price of so many nodes; None without a size, or without a price of it."""
-    newest = sku.newest_on_demand_price if sku else None
-    return Price(nodes * newest[0], newest[1], newest[2]) if newest else None
-
-
-def spot_price(sku: Sku | None, nodes: int) -> Price | None:
-    """Return the spot price of so many nodes; None without a size, or without a price of it."""
-    if sku is None or sku.spot_usd_per_hour is None:
-        return None
-    return Price(nodes * sku.spot_usd_per_hour, sku.spot_region or "", sku.spot_date or "")
-
-
 def money_of(parameters: int, machines: Machines) -> Money:
     """Return the prices of a training of a model of so many parameters."""
-    on_demand, spot = (price(machines.sku, machines.nodes) for price in (on_demand_price, spot_price))
+    on_demand, spot = (price_of(machines.sku, kind, machines.nodes) for kind in KINDS)
     return Money(on_demand, spot, preemptions_of(parameters, machines))
 
 

@@ -7,12 +7,13 @@ from itertools import pairwise
 from typing import Any
 
 from trainyard import printing
+from trainyard.catalogue.prices import Price
 from trainyard.catalogue.skus import retirement_of
 from trainyard.plan import markdown
 from trainyard.plan.estimate.estimator import Estimate, scaling_curve
 from trainyard.plan.estimate.image_models import ImageModel
 from trainyard.plan.estimate.intervals import interval_of
-from trainyard.plan.estimate.money import Price, WholeTraining
+from trainyard.plan.estimate.money import WholeTraining
 from trainyard.plan.estimate.search import (
     Found,
     memory_by_engine,
@@ -145,7 +146,7 @@ def search_as_text(found: Found, samples: float | None = None) -> str:
     for (title, estimates), order in zip(vars(found).items(), (slowness, price_of_samples), strict=True):
         behind = [why_behind(each, ahead, order) for ahead, each in pairwise(estimates)]
         remarks = ["than the one above", "", *behind]
-        rows = [[*row, remark] for row, remark in zip(_table(estimates, samples), remarks, strict=False)]
+        rows = [[*row, remark] for row, remark in zip(table_of(estimates, samples), remarks, strict=False)]
         blocks.append("\n".join([title, *printing.table(rows, indent=2)]))
     return "\n\n".join(blocks)
 
@@ -158,7 +159,7 @@ def what_if_as(output_format: str, found: Sequence[Estimate], samples: float | N
     if output_format == "json":
         jobs = [job_as_json(each, samples) for each in found]
         return printing.json_text({"format": PLAN_FORMAT, "what_if": jobs})
-    header, *rows = _table(found, samples)
+    header, *rows = table_of(found, samples)
     return "\n".join(markdown.table(header, rows) if output_format == "markdown" else printing.table([header, *rows]))
 
 
@@ -175,12 +176,12 @@ def cells_of(found: Estimate) -> dict[str, str]:
         f"{unit}/s": rate_text(found) if found.time else "-",
         "MFU": percentage(found.mfu),
         "$/h": f"{price.usd_per_hour:,.2f}" if price else "-",
-        "price of": price.source if price else "-",
+        "price of": price.seen if price else "-",
         f"$/{many}": price_text(found),
     }
 
 
-def _table(found: Sequence[Estimate], samples: float | None) -> list[list[str]]:
+def table_of(found: Sequence[Estimate], samples: float | None) -> list[list[str]]:
     """Return a header and a row for each estimate; with a whole training's time and price where its length is known."""
     header, rows = ["machines"], []
     for each in found:
@@ -300,10 +301,10 @@ def money_fields(on_demand: Price | None, spot: Price | None, found: Estimate | 
         "on_demand_usd": None,
         "spot_usd": None,
         "region": source.region if source else None,
-        "date": source.date if source else None,
+        "date": source.date or None if source else None,
         "on_demand_usd_per_hour": round(on_demand.usd_per_hour, 6) if on_demand else None,
         "spot_usd_per_hour": round(spot.usd_per_hour, 6) if spot else None,
-        "spot_date": spot.date if spot else None,
+        "spot_date": spot.date or None if spot else None,
         "usd_per_billion_tokens": found.usd_per_billion_tokens if found else None,
         "spot_lost_share": preemptions.lost_share if preemptions else None,
         "checkpoint_interval_seconds": preemptions.checkpoint_interval_seconds if preemptions else None,
@@ -408,4 +409,4 @@ def _dollars(usd: float | None) -> str:
 
 
 def _price(price: Price) -> str:
-    return f"${price.usd_per_hour:,.2f} an hour ({price.source})"
+    return f"${price.usd_per_hour:,.2f} an hour ({price.seen})"

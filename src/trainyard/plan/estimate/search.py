@@ -8,12 +8,13 @@ from itertools import product
 from typing import Any
 
 from trainyard.catalogue.gpus import gpu_of
-from trainyard.catalogue.skus import all_skus
+from trainyard.catalogue.prices import in_region
+from trainyard.catalogue.skus import Sku, all_skus
 from trainyard.plan.estimate import ENGINES
 from trainyard.plan.estimate.compute import curve_for
 from trainyard.plan.estimate.estimator import Estimate, estimate, has_room
 from trainyard.plan.estimate.memory import RUNTIME_BYTES, Memory
-from trainyard.plan.estimate.training import Machines, TrainingShape, engines_that_train, machines_of_sku
+from trainyard.plan.estimate.training import Machines, TrainingShape, engines_that_train
 from trainyard.settings.quantities import percentage
 from trainyard.settings.written_settings import Candidate
 
@@ -237,12 +238,10 @@ def price_of_samples(found: Estimate) -> float:
     return found.usd_per_billion_samples or 0
 
 
-def current_machines(nodes: int) -> Iterator[Machines]:
-    """Yield so many nodes of each current Azure size with whole GPUs that the table knows."""
-    for sku in all_skus():
-        has_whole_gpus = sku.gpu_fraction is None or sku.gpu_fraction == 1
-        if sku.is_current and has_whole_gpus and gpu_of(sku) is not None:
-            yield machines_of_sku(sku, nodes)
+def current_sizes(region: str) -> list[Sku]:
+    """Return each current Azure size with whole GPUs that the table knows, with the prices of a region."""
+    found = (sku for sku in all_skus() if sku.is_current and sku.gpu_fraction in (None, 1))
+    return [in_region(sku, region) for sku in found if gpu_of(sku) is not None]
 
 
 @dataclass(frozen=True)
