@@ -88,7 +88,7 @@ def test_without_paths_the_working_directory_counts(tmp_path: Path, monkeypatch:
         ("[tool.trainyard.lint]\nbaseline = 3\n", ["'baseline' must be the name of a file, not 3"]),
         ("[tool.trainyard.lint]\ncomputes = [3]\n", ["'computes' must be a table"]),
         ("[tool.trainyard]\nlint = 3\n", ["'tool.trainyard.lint' must be a table, not 3"]),
-        ("trainyard = [\n", ["not valid TOML"]),
+        ("[tool.trainyard]\nlint = [\n", ["not valid TOML"]),
     ],
 )
 def test_an_error_names_file_key_and_fix(tmp_path: Path, text: str, words: list[str]) -> None:

@@ -24,7 +24,8 @@ class UnknownSku(UsageError):
     """A VM size that the catalogue does not have; the message names the closest current ones."""
 
 
-@dataclass(frozen=True)
+# A row is equal to itself only: comparing 47 columns is never needed.
+@dataclass(frozen=True, eq=False)
 class Sku:
     """One VM size. None means that no source gives the figure; rates are per second.
 
@@ -71,9 +72,6 @@ class Sku:
     source: str
     notes: str | None
     region: str = ""
-
-    def __hash__(self) -> int:
-        return hash(self.name)
 
     @property
     def is_retired(self) -> bool:

@@ -17,6 +17,7 @@ from trainyard.lint.scripts.flag_readers import read_flags, with_task_flags
 from trainyard.lint.scripts.flags import ScriptFlags
 from trainyard.lint.scripts.syntax import Syntax, parse
 from trainyard.project_files import read_bytes, read_text, repository_of, yaml_files
+from trainyard.settings.regex import regex
 from trainyard.spec.computes import Computes
 from trainyard.spec.diagnostic import Diagnostic, Related, Span
 from trainyard.spec.documents import Document, Node, Value
@@ -37,7 +38,7 @@ Check = Callable[[Any, "LintContext"], Iterator[Diagnostic]]
 _Function = TypeVar("_Function", bound=Check)
 _Made = TypeVar("_Made")
 _NAMES_COMPONENT = re.compile(rb"\b(?:component|trial)\s*:\s*[\"']?(?:file:)?([^\s:\"',{}]+\.ya?ml)\b")
-_READS_VARIABLES = re.compile("environ|getenv|AZUREML_|AZURE_ML_")
+_READS_VARIABLES = regex("environ|getenv|AZUREML_|AZURE_ML_")
 
 _KNOWN_WORDS_FILE = Path(__file__).with_name("known_words.json")
 _KNOWN_WORDS = json.loads(_KNOWN_WORDS_FILE.read_text(encoding="utf-8"))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -12,10 +11,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from trainyard.lint.text_output import relative_name
+from trainyard.settings.regex import regex
 from trainyard.spec.diagnostic import Diagnostic, Span, SpecError
 from trainyard.spec.documents import Document, Node, read_document, shorten
 
-_ASIDE = re.compile(r"(^|/)\.trainyard/rendered/[^/]+/")
+_ASIDE = regex(r"(^|/)\.trainyard/rendered/[^/]+/")
 
 
 class Identity(NamedTuple):

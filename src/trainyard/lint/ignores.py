@@ -18,21 +18,22 @@ import yaml
 
 from trainyard.lint.explanation import suggest_rule
 from trainyard.lint.rules.linting import BAD_IGNORE, UNUSED_IGNORE
+from trainyard.settings.regex import regex
 from trainyard.settings.suggestions import slips
 from trainyard.spec.diagnostic import Diagnostic, Span
 from trainyard.spec.rule import Rule
 from trainyard.spec.yaml_parsing import Loader, line_starts
 
-_COMMENT = re.compile(r"(?<!\S)#[^\r\n\x85\u2028\u2029]*")
-_LINE_BREAK = re.compile(r"[\r\n\x85\u2028\u2029]")
+_COMMENT = regex(r"(?<!\S)#[^\r\n\x85\u2028\u2029]*")
+_LINE_BREAK = regex(r"[\r\n\x85\u2028\u2029]")
 # With rules in brackets the comment is clearly for us, even without the colon or in capitals.
-_DIRECTIVE = re.compile(
+_DIRECTIVE = regex(
     r"#\s*(?:trainyard:|(?i:trainyard)\s*:?(?=\s*(?i:ignore(?:-file)?)\s*\[))\s*"
     r"(?P<word>[A-Za-z_-]+)\s*(?P<ids>(?:\[[^\]]*\]?[\s,]*)+)?"
 )
 _WORDS = ("ignore", "ignore-file")
 _FORM = "Write `# trainyard: {word}[AML101] reason`."
-_ID = re.compile(r"[^\s,\[\]]+")
+_ID = regex(r"[^\s,\[\]]+")
 
 
 @dataclass

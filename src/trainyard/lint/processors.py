@@ -15,6 +15,8 @@ _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 # A copy of this process takes some milliseconds, and repeats what is kept for several items.
 _FEWEST_ITEMS_EACH = 150
+# What each copy takes one after the other: pipelines take longer than other files, and come last.
+_PARTS_EACH = 4
 # In a copy of this process: what it does, and with which items.
 _work: tuple[Callable[[Any], Any], Sequence[Any]]
 
@@ -65,7 +67,8 @@ def divided(items: Sequence[_Item], work: Callable[[_Item], _Result], processes:
     from concurrent.futures import ProcessPoolExecutor
     from multiprocessing import get_context
 
-    bounds = [len(items) * part // count for part in range(count + 1)]
+    parts = count * _PARTS_EACH
+    bounds = [len(items) * part // parts for part in range(parts + 1)]
     try:
         with ProcessPoolExecutor(count, get_context("fork"), _begin, (work, items)) as copies:
             return [result for part in copies.map(_results, bounds, bounds[1:]) for result in part]

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from trainyard.lint.checks import LintContext, jobs_in
 from trainyard.lint.scripts.flags import Flag, ScriptFlags
 from trainyard.lint.scripts.syntax import line_of
+from trainyard.settings.regex import regex
 from trainyard.spec.diagnostic import Related
 from trainyard.spec.documents import Document, Entry, Node
 from trainyard.spec.expressions import only_binding
@@ -19,7 +20,7 @@ from trainyard.spec.parsed import ParsedCommand
 from trainyard.spec.shell_lexer import Word, simple_commands
 from trainyard.spec.shell_words import Call, CalledScript
 
-_LONG_WITH_ONE_DASH = re.compile(r"-[A-Za-z][A-Za-z0-9_-]{2,}(?:=.*)?", re.DOTALL)
+_LONG_WITH_ONE_DASH = regex(r"-[A-Za-z][A-Za-z0-9_-]{2,}(?:=.*)?", re.DOTALL)
 
 
 def readable_calls(calls: Iterable[CalledScript], context: LintContext) -> Iterator[tuple[CalledScript, ScriptFlags]]:

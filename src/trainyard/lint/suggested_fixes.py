@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from typing import NamedTuple
 
+from trainyard.settings.regex import regex
 from trainyard.settings.suggestions import closest, is_surely
 from trainyard.spec.diagnostic import Diagnostic
 
 QUESTION = "Did you mean '"
-_MEANT = re.compile(r"Did you mean '([^']+)'(, in the same folder)?\?")
-_QUOTED = re.compile(r"'([^']+)'")
+_MEANT = regex(r"Did you mean '([^']+)'(, in the same folder)?\?")
+_QUOTED = regex(r"'([^']+)'")
 
 
 class Suggested(NamedTuple):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
@@ -12,6 +11,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from trainyard.project_files import read_text
+from trainyard.settings.regex import regex
 from trainyard.spec.diagnostic import Diagnostic, Severity, Span
 from trainyard.spec.set_arguments import COMMAND_LINE
 from trainyard.spec.yaml_parsing import source_lines
@@ -27,7 +27,7 @@ _CUT = "…"
 # Larger files are not shown; the linter does not read them either.
 _MOST_BYTES = 4 * 1024 * 1024
 # Control characters, and those that reorder what follows (bidirectional overrides and isolates).
-_UNPRINTABLE = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufeff]")
+_UNPRINTABLE = regex("[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufeff]")
 
 
 def as_text(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from trainyard.project_files import names_in
+from trainyard.settings.regex import regex
 from trainyard.spec.diagnostic import Span, SpecError
 from trainyard.spec.documents import Document, Node
 from trainyard.spec.file_kinds import kind_of
@@ -17,7 +17,7 @@ from trainyard.spec.findings import DocumentStore
 
 # How far above a file its project's `compute/` and `profiles/` are looked for.
 _LEVELS_UP = 3
-_CLUSTER = re.compile(r"azureml:([\w-]+)")
+_CLUSTER = regex(r"azureml:([\w-]+)")
 
 
 class Compute(NamedTuple):

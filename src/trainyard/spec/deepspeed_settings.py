@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from trainyard.project_files import read_text
 from trainyard.settings.deepspeed_configuration import (
@@ -23,8 +22,7 @@ from trainyard.spec.documents import Document, Value, parse_document
 from trainyard.spec.resolved import Known, Resolved, Unknown
 
 
-@dataclass(frozen=True)
-class DeepSpeedFile:
+class DeepSpeedFile(NamedTuple):
     """A configuration file, and the settings that it gives; none where the step refuses it."""
 
     document: Document

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from trainyard import project_files
+from trainyard.settings.regex import regex
 from trainyard.spec.diagnostic import Diagnostic, Related, Severity, Span, SpecError
 from trainyard.spec.rules import DUPLICATE_KEY, KEY_NOT_TEXT, NOT_A_MAPPING, TOO_LARGE, UNKNOWN_TAG
 from trainyard.spec.yaml_parsing import (
@@ -40,7 +41,7 @@ _MOST_BITS = 14_000
 _BEGINNING_BYTES = 64 * 1024
 # `$schema`, a reference, or the `type` of a job, component or compute at the root. Other programs' files, such as
 # templates of Helm, have none of them.
-_SAYS_AZUREML = re.compile(
+_SAYS_AZUREML = regex(
     r"\$schema\W{1,5}\S{0,200}azureml|azureml:"
     r"|^[\"']?type[\"']?\s*:\s*[\"']?(?:command|pipeline|sweep|parallel|spark|automl|amlcompute|computeinstance)\b",
     re.IGNORECASE | re.MULTILINE,
@@ -291,13 +292,13 @@ def says_azureml(text: str) -> bool:
 
 
 # `{{NAME}}` as a value or within one, and the statements of Jinja; `{{parent.inputs.x}}` is a binding without its `$`.
-_TEMPLATE = re.compile(
+_TEMPLATE = regex(
     r"^[^#\n]*?(?<!\$)\{\{-?[ ]*(?!(?:parent|inputs|outputs|search_space|jobs)\b)[A-Za-z_][^{}:,\n]*\}\}"
     r"|^[ \t]*\{%-?[ ]*[a-z]+",
     re.MULTILINE,
 )
 # `name: ${NAME}`, as `envsubst` fills it in. Within a file's parts, a shell or Azure ML may have to read it.
-_SHELL_TEMPLATE = re.compile(r"^(?!command:)[a-z_]+:[ ]+[\"']?(?:azureml:)?\$\{?[A-Z]", re.MULTILINE)
+_SHELL_TEMPLATE = regex(r"^(?!command:)[a-z_]+:[ ]+[\"']?(?:azureml:)?\$\{?[A-Z]", re.MULTILINE)
 
 
 def template_in(text: str, *, is_yaml: bool = False) -> int | None:
@@ -335,7 +336,7 @@ def shorten(text: str, most: int = 60) -> str:
 
 
 # What can be bound to in Azure ML's files; `{{values.image}}` is another program's.
-_BINDING_PATH = re.compile(r"(?:parent|inputs|outputs)(?:\.[\w-]+)+", re.ASCII)
+_BINDING_PATH = regex(r"(?:parent|inputs|outputs)(?:\.[\w-]+)+", re.ASCII)
 
 
 def _binding_without_sign(node: yaml.MappingNode) -> str | None:

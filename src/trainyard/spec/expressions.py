@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from trainyard.settings.regex import regex
 from trainyard.spec.rule import Rule
 
 TRAIN_COMPONENT = """\
@@ -177,9 +178,9 @@ class ExpressionError(ValueError):
         self.end = end
 
 
-_OPENING = re.compile(r"\$\{\{|\$\[\[")
-_OPENING_OR_END = re.compile(r"\$\{\{|\$\[\[|\]\]")
-_NAME = re.compile(r"[\w-]+", re.ASCII)
+_OPENING = regex(r"\$\{\{|\$\[\[")
+_OPENING_OR_END = regex(r"\$\{\{|\$\[\[|\]\]")
+_NAME = regex(r"[\w-]+", re.ASCII)
 
 
 @lru_cache(maxsize=4096)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Literal, get_args
 
 from trainyard.resources import shared_definitions
+from trainyard.settings.regex import regex
 from trainyard.settings.suggestions import close_match
 from trainyard.spec.documents import Document, Node
 from trainyard.spec.model import PARAMETER_TYPES
@@ -78,9 +79,9 @@ _KIND_BY_SCHEMA: tuple[tuple[str, Kind], ...] = (
     ("compute", "compute"),
 )
 # The comment that tells an editor of a settings file's schema.
-_SETTINGS_SCHEMA = re.compile(r"^# *yaml-language-server: *\$schema=\S*\bsettings/(\w+)\.schema\.json", re.MULTILINE)
+_SETTINGS_SCHEMA = regex(r"^# *yaml-language-server: *\$schema=\S*\bsettings/(\w+)\.schema\.json", re.MULTILINE)
 _LONGEST_COMMENTS = 4_000
-_SCHEMA_NAME = re.compile(r"azureml\S{0,200}/([A-Za-z]{1,60})(?:\.schema)?\.json")
+_SCHEMA_NAME = regex(r"azureml\S{0,200}/([A-Za-z]{1,60})(?:\.schema)?\.json")
 
 
 def kind_of(document: Document) -> Kind | None:
@@ -289,12 +290,12 @@ def _resource_by_keys(root: Node) -> Kind | None:
 
 
 # Azure ML's, and nothing that runs or describes a job: `pipelineComponentBatchDeployment` is not a pipeline component.
-_OTHER_RESOURCES = re.compile(
+_OTHER_RESOURCES = regex(
     "deployment|endpoint|workspace|registry|connection|datastore|hub|project|feature|package|subscription",
     re.IGNORECASE,
 )
 # The components of Azure ML's first SDK: `type: CommandComponent`, with a form of their own.
-_EARLIER_COMPONENT = re.compile("[A-Z][A-Za-z]+Component(?:@.*)?")
+_EARLIER_COMPONENT = regex("[A-Z][A-Za-z]+Component(?:@.*)?")
 
 
 def is_other_resource(root: Node) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+from trainyard.settings.regex import regex
 from trainyard.settings.suggestions import close_match
 from trainyard.spec.documents import Value, describe, shorten
 from trainyard.spec.model import Port
@@ -81,7 +82,7 @@ LITERAL_NOT_A_CHOICE = Rule("AML306", "literal-not-a-choice", "error", is_let_pa
 ParameterValue = str | int | float | bool
 
 _BOOLEAN_WORDS = {"true": True, "false": False}
-_BINDING_WITHOUT_SIGN = re.compile(r"\{\{\s*(?:parent|inputs)\.[\w.-]+\s*\}\}", re.ASCII)
+_BINDING_WITHOUT_SIGN = regex(r"\{\{\s*(?:parent|inputs)\.[\w.-]+\s*\}\}", re.ASCII)
 
 
 class LiteralError(ValueError):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import re
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
 from trainyard.project_files import names_in
+from trainyard.settings.regex import regex
 from trainyard.settings.suggestions import closest
 from trainyard.spec.diagnostic import Span, SpecError
 from trainyard.spec.documents import Document, Node
@@ -245,7 +245,7 @@ _ADDRESSES = ("http:", "https:", "wasb:", "wasbs:", "abfs:", "abfss:", "adl:", "
 
 
 # `azureml:NAME:VERSION` or an address: what code in Azure ML is named by.
-_REGISTERED_CODE = re.compile(r"azureml:(?:/.*|[^:@/\s]+[:@][^:@/\s]+)")
+_REGISTERED_CODE = regex(r"azureml:(?:/.*|[^:@/\s]+[:@][^:@/\s]+)")
 
 
 def is_code_of_this_machine(code: Node, reading: Reading) -> bool:

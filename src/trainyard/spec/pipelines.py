@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from trainyard.settings.regex import regex
 from trainyard.spec.bindings import check_job, cycle_at, find_cycle, texts_in
 from trainyard.spec.components import read_command, read_component, read_distribution, read_resources
 from trainyard.spec.diagnostic import Related, SpecError
@@ -69,7 +70,7 @@ JOB_TYPES = (
     "parallel_for",
 )
 # `azureml:` before the path of a file.
-_REMOTE_PATH = re.compile(r"azureml:(?:\.|[^/:]+/|[^:]*\.ya?ml$)")
+_REMOTE_PATH = regex(r"azureml:(?:\.|[^/:]+/|[^:]*\.ya?ml$)")
 # A component's own, when the job names one.
 _IGNORED_BESIDE_COMPONENT = ("command", "code", "environment")
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from trainyard.project_files import text_or_empty, yaml_files
+from trainyard.settings.regex import regex
 from trainyard.spec.diagnostic import Related, Span
 from trainyard.spec.documents import Entry, Node
 from trainyard.spec.model import PARAMETER_TYPES, PORT_TYPES, Port
@@ -42,8 +42,8 @@ _LEGACY_TYPES = {"path": DEFAULT_PORT_TYPE}
 # Azure ML sets each output's path as an environment variable of the output's bare name, and so refuses these in any
 # case: https://learn.microsoft.com/azure/machine-learning/reference-yaml-component-command
 _RESERVED_OUTPUT_NAMES = frozenset({"path", "home", "user", "pwd", "shell", "logname", "ld_library_path"})
-_OUTPUT_OF_RUN = re.compile(r"(?P<root>.*)/\.trainyard/runs/(?P<name>[^/]+)/jobs/(?P<job>[^/]+)/outputs/")
-_RENDERED_ASIDE = re.compile(r"/\.trainyard/rendered/([^/]+)/")
+_OUTPUT_OF_RUN = regex(r"(?P<root>.*)/\.trainyard/runs/(?P<name>[^/]+)/jobs/(?P<job>[^/]+)/outputs/")
+_RENDERED_ASIDE = regex(r"/\.trainyard/rendered/([^/]+)/")
 _TYPE_BY_CLASS: dict[type, str] = {str: "string", int: "integer", float: "number", bool: "boolean"}
 
 

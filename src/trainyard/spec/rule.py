@@ -11,13 +11,14 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from trainyard.settings.regex import regex
 from trainyard.spec.diagnostic import Diagnostic, Related, Severity, Span
 
 EXAMPLE_FILE = "example.yaml"
-_CHANGE = re.compile("‹([^⇒›]*)⇒([^›]*)›")
+_CHANGE = regex("‹([^⇒›]*)⇒([^›]*)›")
 _POINTER = "‸"
-_FILE_LINE = re.compile(r"^=== (\S+)\n", re.MULTILINE)
-_HEAD_LINE = re.compile(r"^@(command|pipeline)(?: (\S+))?(?: (\S+))?\n", re.MULTILINE)
+_FILE_LINE = regex(r"^=== (\S+)\n", re.MULTILINE)
+_HEAD_LINE = regex(r"^@(command|pipeline)(?: (\S+))?(?: (\S+))?\n", re.MULTILINE)
 
 
 class Example(NamedTuple):

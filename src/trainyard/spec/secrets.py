@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from trainyard.settings.regex import regex
+
 HIDDEN = "***"
 
 # What a secret contains (most texts have none of it), its pattern, compiled when it is needed, and what it is.
@@ -22,7 +24,7 @@ SECRET_VALUES = (
     ("eyJ", r"\beyJ[A-Za-z0-9_-]{15,}\.eyJ[A-Za-z0-9_-]{15,}\.[A-Za-z0-9_-]{10,}", "a signed token"),
     ("@", r"\b[a-z][a-z0-9+.-]*://[^/\s:@${]+:[^/\s:@${]{3,}@", "a password in an address"),
 )
-SECRET_NAME = re.compile(
+SECRET_NAME = regex(
     r"(?:.*_)?(?:password|passwd|pwd_value|secret|client_secret|api_?key|access_?key|account_?key|sas_token|"
     r"auth_token|access_token|hf_token|github_token|wandb_api_key|connection_string|client_secret_value)",
     re.IGNORECASE,

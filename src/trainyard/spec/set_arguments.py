@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from pathlib import Path
 
 from trainyard.errors import UsageError
+from trainyard.settings.regex import regex
 from trainyard.settings.suggestions import closest
 
 COMMAND_LINE = Path("--set")
@@ -33,7 +33,7 @@ def names_input(key: str) -> bool:
     return "." in key and closest(scope, ("inputs", "jobs")) is not None
 
 
-_NEXT_SETTING = re.compile(r"[,;\s]((?:inputs|jobs)\.[\w.]+=.*)")
+_NEXT_SETTING = regex(r"[,;\s]((?:inputs|jobs)\.[\w.]+=.*)")
 
 
 def several_in_one(value: str) -> str:

@@ -6,12 +6,12 @@ A setting of a training that is no input becomes one of the job's overrides.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from trainyard.errors import UsageError
+from trainyard.settings.regex import regex
 from trainyard.settings.suggestions import close_match, did_you_mean
 from trainyard.settings.written_settings import OVERRIDES, keys_of_file, value_of_yaml
 from trainyard.spec.diagnostic import Span, SpecError
@@ -26,7 +26,7 @@ from trainyard.spec.set_keys import keys_of_file as keys_of_job_file
 from trainyard.spec.step_settings import StepSettings, WrittenSettings
 
 # What reads as itself within a flow mapping.
-_PLAIN = re.compile(r"[A-Za-z0-9_./+-]+")
+_PLAIN = regex(r"[A-Za-z0-9_./+-]+")
 
 
 def resolve_with(pipeline: Pipeline, arguments: Mapping[str, str], *, strict: bool = False) -> Resolution:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import copy
 import os
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from trainyard.errors import UsageError
+from trainyard.settings.regex import regex
 from trainyard.settings.suggestions import did_you_mean
 from trainyard.spec.documents import Entry, Node
 from trainyard.spec.file_kinds import kind_of
@@ -22,8 +22,8 @@ from trainyard.spec.findings import DocumentStore
 from trainyard.spec.schema_checks import bundled_schema, schema_of
 from trainyard.spec.set_arguments import COMMAND_LINE
 
-_STEP = re.compile(r"[^.\[\]]+")
-_NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d*[1-9])?")
+_STEP = regex(r"[^.\[\]]+")
+_NUMBER = regex(r"-?(?:0|[1-9]\d*)(?:\.\d*[1-9])?")
 # Fields whose values are texts, whatever they look like.
 _OF_TEXTS = frozenset({"environment_variables", "tags", "properties", "inputs"})
 

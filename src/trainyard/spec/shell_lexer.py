@@ -10,22 +10,24 @@ import re
 from functools import lru_cache
 from typing import NamedTuple
 
+from trainyard.settings.regex import regex
+
 # Not `<(` and `>(`, which begin a word: bash puts a file's name there.
-_OPERATORS = re.compile(r"&&|\|\||[;|&\n)]|\((?!\()|[0-9]?>(?!\()>?(?:&[0-9])?|<<<|<<-?|<(?!\()")
-_BLANKS = re.compile(r"[ \t\r]+|\\\r?\n")
-_COMMENT = re.compile(r"#[^\n]*")
-_PLAIN = re.compile(r"[^ \t\r\n'\"\\$`;|&<>()\]]+")
-_DELIMITER = re.compile(r"[ \t]*([^\s;|&<>()]+)")
+_OPERATORS = regex(r"&&|\|\||[;|&\n)]|\((?!\()|[0-9]?>(?!\()>?(?:&[0-9])?|<<<|<<-?|<(?!\()")
+_BLANKS = regex(r"[ \t\r]+|\\\r?\n")
+_COMMENT = regex(r"#[^\n]*")
+_PLAIN = regex(r"[^ \t\r\n'\"\\$`;|&<>()\]]+")
+_DELIMITER = regex(r"[ \t]*([^\s;|&<>()]+)")
 # The bound keeps a command that consists of openings from being searched to its end for each of them.
-BINDING = re.compile(r"\$\{\{.{0,500}?\}\}", re.DOTALL)
-_SUBSTITUTION = re.compile(r"[$<>]\(|`|\$[A-Za-z_{](?!\{)")
-_QUOTE_OR_ESCAPE = re.compile(r"[\\'\"]")
-_GROUP = re.compile(r"[$<>(]\(|`")
-_IN_GROUP = re.compile(r"\\|'|\"|`|\$\(|[()]")
+BINDING = regex(r"\$\{\{.{0,500}?\}\}", re.DOTALL)
+_SUBSTITUTION = regex(r"[$<>]\(|`|\$[A-Za-z_{](?!\{)")
+_QUOTE_OR_ESCAPE = regex(r"[\\'\"]")
+_GROUP = regex(r"[$<>(]\(|`")
+_IN_GROUP = regex(r"\\|'|\"|`|\$\(|[()]")
 # What stands before a command as a word of its own, and is no program.
 _BEFORE_COMMANDS = frozenset({"if", "then", "elif", "else", "while", "until", "do", "{", "!", "time"})
 _SHELLS = frozenset({"bash", "sh", "/bin/bash", "/bin/sh", "zsh"})
-_RUNS_TEXT = re.compile(r"-[a-z]*c")
+_RUNS_TEXT = regex(r"-[a-z]*c")
 _OTHER_RESERVED = frozenset({"for", "select", "case", "fi", "done", "esac", "}"})
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from trainyard.resources import PACKAGE, STEP_ARCHIVE
+from trainyard.settings.regex import regex
 from trainyard.settings.written_settings import SETTINGS
 from trainyard.spec.diagnostic import Span
 from trainyard.spec.documents import Document, Node
@@ -19,10 +20,10 @@ from trainyard.spec.model import AnyComponent, Port, code_of
 from trainyard.spec.parsed import ParsedCommand, is_there
 from trainyard.spec.shell_lexer import Word, simple_commands
 
-_ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
-_PYTHON = re.compile(r"(?:.*/)?python[0-9.]*")
+_ASSIGNMENT = regex(r"[A-Za-z_][A-Za-z0-9_]*=")
+_PYTHON = regex(r"(?:.*/)?python[0-9.]*")
 # As the templates of a project write it: the archive, and what the image may have.
-_ARCHIVE = re.compile(r'PYTHONPATH="([^"$:/]+\.zip):\$PYTHONPATH" ')
+_ARCHIVE = regex(r'PYTHONPATH="([^"$:/]+\.zip):\$PYTHONPATH" ')
 LAUNCHERS = frozenset({"torchrun", "deepspeed", "accelerate", "horovodrun", "mpirun", "mpiexec"})
 LAUNCHER_MODULES = frozenset(
     {"torch.distributed.launch", "torch.distributed.run", "accelerate.commands.launch", "deepspeed.launcher.runner"}
@@ -33,15 +34,15 @@ _HARMLESS = frozenset(
     {"export", "set", "ulimit", "env", "ls", "pwd", "nvidia-smi", "date", "true", ":", "sleep", "which", "df", "free"}
     | {"echo", "printf", "pip", "pip3", "conda", "apt-get", "python", "python3"}
 )
-_VARIABLE = re.compile(r"(\"?)\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)\})\1")
+_VARIABLE = regex(r"(\"?)\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)\})\1")
 # With any of these, a variable may have another value than the one that a command sets.
-_MAY_SET_OTHERWISE = re.compile(
+_MAY_SET_OTHERWISE = regex(
     r"\b(?:if|for|while|until|case|select|read|unset|eval|declare|local|readonly|typeset|IFS|set)\b"
     r"|\|\||(?<!\$)\(|\bsh -"
 )
 # What the shell does not leave as it is when it splits the value of a variable, or that this module does not follow.
-_NOT_PLAIN_VALUE = re.compile(r"['\"\\*?`\[\]]|\$(?!\{\{)")
-_PARTS_OF_VALUE = re.compile(r"(?:\$\{\{.*?\}\}|\S)+")
+_NOT_PLAIN_VALUE = regex(r"['\"\\*?`\[\]]|\$(?!\{\{)")
+_PARTS_OF_VALUE = regex(r"(?:\$\{\{.*?\}\}|\S)+")
 # Flags of Python itself that take a separate value.
 _PYTHON_FLAGS_WITH_VALUE = frozenset({"-W", "-X"})
 
@@ -215,7 +216,7 @@ def _unpacked(command: str, root: Path) -> tuple[Path, ...]:
     return (PACKAGE,) if is_ours else ()
 
 
-_STEP = re.compile(r"(?:.*/)?trainyard[./]steps[./](\w+?)(?:\.py)?")
+_STEP = regex(r"(?:.*/)?trainyard[./]steps[./](\w+?)(?:\.py)?")
 
 
 class StepCall(NamedTuple):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import re
 import shlex
 from collections.abc import Iterator, Sequence
 from functools import cache
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.settings.batch_arithmetic import UnevenBatch, divide_batch
+from trainyard.settings.regex import regex
 from trainyard.settings.suggestions import close_match, only_close
 from trainyard.settings.task_fields import built_in_step_fields
 from trainyard.settings.written_settings import MIXED_DATASETS, SETTINGS, keys_of_file, read_weights, why_unknown
@@ -143,8 +143,8 @@ inputs:
 """,
 )
 
-_OWN_TRAINING = re.compile(r"\btrainyard[./]steps[./]train_")
-_OWN_IMAGES = re.compile(r"\btrainyard[./]steps[./]prepare_images\b")
+_OWN_TRAINING = regex(r"\btrainyard[./]steps[./]train_")
+_OWN_IMAGES = regex(r"\btrainyard[./]steps[./]prepare_images\b")
 _MODEL_TYPES = Path(__file__).with_name("model_types.json")
 _BUILT_IN_FORMAT = "digits"
 

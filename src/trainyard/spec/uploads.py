@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from trainyard.project_files import beginning_of, is_within_root, read_text
 from trainyard.settings.quantities import memory
+from trainyard.settings.regex import regex
 
 if TYPE_CHECKING:
     from pathspec import PathSpec, Pattern
@@ -86,12 +87,12 @@ _MOST_FILES = 20_000
 _CLIENT_DROPS = "__pycache__"
 
 # Names that are examples, as in `.env.example`, hold no secrets.
-_SECRET_FILE = re.compile(
+_SECRET_FILE = regex(
     r"\.env(?:\.(?!example$|sample$|template$|dist$)\w+)?|id_(?:rsa|dsa|ecdsa|ed25519)|\.netrc|\.git-credentials|"
     r"\.pypirc|.+\.(?:pfx|p12|kdbx)"
 )
-_KEY_FILE = re.compile(r".+\.(?:pem|key)")
-_CHECKPOINT_FILE = re.compile(r".+\.(?:ckpt|pt|pth|safetensors|distcp)")
+_KEY_FILE = regex(r".+\.(?:pem|key)")
+_CHECKPOINT_FILE = regex(r".+\.(?:ckpt|pt|pth|safetensors|distcp)")
 _KEY_BEGINS_WITHIN_BYTES = 4096
 
 

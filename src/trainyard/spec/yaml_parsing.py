@@ -16,6 +16,7 @@ import yaml
 
 from trainyard.project_files import read_bytes
 from trainyard.settings.files import TooLarge
+from trainyard.settings.regex import regex
 from trainyard.spec.diagnostic import Diagnostic, Related, Span, SpecError
 from trainyard.spec.rules import NOT_ONE_DOCUMENT, TOO_LARGE, UNREADABLE_FILE, WRONG_ENCODING, YAML_SYNTAX
 
@@ -29,9 +30,9 @@ DEEPEST_NESTING = 100
 # Aliases share what they name, but every reader walks the tree they stand for.
 MOST_VALUES = 200_000
 
-_LINE_BREAK = re.compile("\r\n|[\r\n\x85\u2028\u2029]")
+_LINE_BREAK = regex("\r\n|[\r\n\x85\u2028\u2029]")
 # Cheap signs that nesting might be deep; only then are the parser's events counted (libyaml's composer recurses in C).
-_MANY_NESTED_ON_ONE_LINE = re.compile(rf"(?:[-?:][ \t]+){{{DEEPEST_NESTING}}}")
+_MANY_NESTED_ON_ONE_LINE = regex(rf"(?:[-?:][ \t]+){{{DEEPEST_NESTING}}}")
 _DEEP_INDENT = " " * DEEPEST_NESTING
 
 # Shorter text cannot nest that deeply: each level takes two characters at least.
@@ -263,11 +264,11 @@ def _swallowing_quote(text: str, line: int) -> Any | None:
     return last
 
 
-_PROPERTIES = re.compile(r"(?:[&!]\S*\s+)*")
-_LINE_END = re.compile("[\r\n\x85\u2028\u2029]")
-_ESCAPE = re.compile(r"\\(?:x[0-9A-Fa-f]{2}|u[0-9A-Fa-f]{4}|U[0-9A-Fa-f]{8}|.)", re.DOTALL)
-_BLANK = re.compile(r"\s")
-_CHANGED = re.compile(r"""[\n'"\\]""")
+_PROPERTIES = regex(r"(?:[&!]\S*\s+)*")
+_LINE_END = regex("[\r\n\x85\u2028\u2029]")
+_ESCAPE = regex(r"\\(?:x[0-9A-Fa-f]{2}|u[0-9A-Fa-f]{4}|U[0-9A-Fa-f]{8}|.)", re.DOTALL)
+_BLANK = regex(r"\s")
+_CHANGED = regex(r"""[\n'"\\]""")
 # Escapes for blanks, or (a line end) for nothing.
 _BLANK_ESCAPES = frozenset("ntvfrNLP_ \t\r\n\x85\u2028\u2029")
 

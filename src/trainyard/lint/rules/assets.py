@@ -12,6 +12,7 @@ from typing import NamedTuple
 from trainyard.lint.checks import LintContext, LintedFile, check, known_words
 from trainyard.lint.rules.data_paths import data_in
 from trainyard.project_files import root_of
+from trainyard.settings.regex import regex
 from trainyard.settings.suggestions import close_match, closest, misspelt_name, only_close
 from trainyard.spec.diagnostic import Diagnostic, Related, Severity
 from trainyard.spec.documents import Node, beginning_of, shorten
@@ -21,25 +22,23 @@ from trainyard.spec.rules import MISSING_KEY
 
 _CURATED: list[str] = known_words("curated_environments")
 _CURATED_OF_OLD: dict[str, str] = known_words("curated_environments_of_old")
-_FAMILY = re.compile(r"(acpt|tensorflow|sklearn)-")
-_VERSIONED = re.compile(r"(pytorch-|tensorflow-|sklearn-|cuda)([0-9]+(?:\.[0-9]+)?)")
-_REGISTRY_ENVIRONMENT = re.compile(r"azureml://registries/azureml/environments/([^/]+)(?:/|$)")
-_NAME_ONLY = re.compile(r"azureml:(?!/)[^:@/\s]+")
-_DATA_ADDRESS = re.compile(r"azureml://([^/]*)")
-_DATASTORE_FOLDER = re.compile(r"azureml://datastores/([^/$]*)/([^/$]+)(?:/|$)")
+_FAMILY = regex(r"(acpt|tensorflow|sklearn)-")
+_VERSIONED = regex(r"(pytorch-|tensorflow-|sklearn-|cuda)([0-9]+(?:\.[0-9]+)?)")
+_REGISTRY_ENVIRONMENT = regex(r"azureml://registries/azureml/environments/([^/]+)(?:/|$)")
+_NAME_ONLY = regex(r"azureml:(?!/)[^:@/\s]+")
+_DATA_ADDRESS = regex(r"azureml://([^/]*)")
+_DATASTORE_FOLDER = regex(r"azureml://datastores/([^/$]*)/([^/$]+)(?:/|$)")
 _DATA_ADDRESSES = ("datastores", "subscriptions", "registries", "locations", "jobs")
-_ASSET = re.compile(
-    r"azureml:[^:@/\s]+(?::[^:@/\s]+|@[^:@/\s]+)|azureml:/+(?:subscriptions|locations)/.*", re.IGNORECASE
-)
-_NAME_AND_VERSION = re.compile(r"(?:azureml:)?(?!file:|https?:)[A-Za-z0-9][\w.-]*(?::[\w.-]+|@[A-Za-z]\w*)")
-_LOCAL_WITH_SIGN = re.compile(r"(?![A-Za-z][A-Za-z0-9+.-]*:|[/~])(?=.*/)[^${}\\]*[:@][^${}\\]*")
-_REGISTRY_ASSET = re.compile(r"azureml://registries/[^/]+/([^/]+)(?:/[^/]+(?:/([^/]+)(?:/[^/]+)?)?)?/?$")
+_ASSET = regex(r"azureml:[^:@/\s]+(?::[^:@/\s]+|@[^:@/\s]+)|azureml:/+(?:subscriptions|locations)/.*", re.IGNORECASE)
+_NAME_AND_VERSION = regex(r"(?:azureml:)?(?!file:|https?:)[A-Za-z0-9][\w.-]*(?::[\w.-]+|@[A-Za-z]\w*)")
+_LOCAL_WITH_SIGN = regex(r"(?![A-Za-z][A-Za-z0-9+.-]*:|[/~])(?=.*/)[^${}\\]*[:@][^${}\\]*")
+_REGISTRY_ASSET = regex(r"azureml://registries/[^/]+/([^/]+)(?:/[^/]+(?:/([^/]+)(?:/[^/]+)?)?)?/?$")
 _ASSET_FOLDERS = ("components", "environments", "models", "data", "codes")
-_LABELLED = re.compile(r"(azureml:[^:@/\s]+)@([^:@/\s]+)")
-_LATEST_AS_VERSION = re.compile(r"azureml:(?!/)[^:@/\s]+:latest")
-_ASSET_NAME = re.compile(r"""^name:[ \t]*["']?([\w.-]+)""", re.MULTILINE)
+_LABELLED = regex(r"(azureml:[^:@/\s]+)@([^:@/\s]+)")
+_LATEST_AS_VERSION = regex(r"azureml:(?!/)[^:@/\s]+:latest")
+_ASSET_NAME = regex(r"""^name:[ \t]*["']?([\w.-]+)""", re.MULTILINE)
 _MOST_FOLDERS = 20_000
-_LATEST = re.compile(r"/labels/latest$|@latest$", re.IGNORECASE)
+_LATEST = regex(r"/labels/latest$|@latest$", re.IGNORECASE)
 
 
 NO_VERSION = Rule("AML409", "no-version", "error", is_let_pass=True).explained(
@@ -250,7 +249,7 @@ def _form(node: Node, what: str) -> Iterator[Diagnostic]:
         yield BAD_REFERENCE.at(node.span, message, hint, severity="warning")
 
 
-_NAMED = re.compile(r"azureml:([A-Za-z0-9][\w.-]*)(?::([\w.-]+)|@latest)")
+_NAMED = regex(r"azureml:([A-Za-z0-9][\w.-]*)(?::([\w.-]+)|@latest)")
 _DATA = "data or model"
 _KEYS_OF_COMPONENTS = frozenset({"command", "jobs", "task", "entry"})
 _SHORTEST_NAME = 6

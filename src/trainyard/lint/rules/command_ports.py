@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
 from trainyard.lint.checks import LintContext, check
+from trainyard.settings.regex import regex
 from trainyard.spec.diagnostic import Diagnostic, Related
 from trainyard.spec.expressions import (
     MALFORMED_EXPRESSION,
@@ -22,27 +23,27 @@ from trainyard.spec.rule import Rule
 from trainyard.spec.shell_lexer import simple_commands
 
 _PATH = r"(?:\.[A-Za-z_]\w*)+"
-_LEGACY = re.compile(
+_LEGACY = regex(
     rf"(?<![${{\w])\{{\{{?\s*((?:inputs|outputs){_PATH})\s*\}}\}}?|\$[({{]?((?:inputs|outputs){_PATH})[)}}]?"
 )
 # Azure ML orders jobs by data alone, so that some inputs are there only to be waited for.
-_NAMED_TO_ORDER = re.compile(
+_NAMED_TO_ORDER = regex(
     r"(?:^|[_-])(?:wait|waits|after|depend|depends|dependency|order|ordering|trigger|triggered|signal|done|dummy|"
     r"finished|completed|upstream|barrier|gate)(?:[_-]|$)",
     re.IGNORECASE,
 )
-_DESCRIBED_TO_ORDER = re.compile(
+_DESCRIBED_TO_ORDER = regex(
     r"\b(?:waits? for|(?:starts?|runs?|begins?) (?:only )?(?:after|once|when)|only (?:to|for|used to) order|"
     r"only (?:to|for) (?:the )?(?:order|ordering|wait|waiting)|triggers? (?:the|this) job|not (?:actually )?used)\b",
     re.IGNORECASE,
 )
-_OF_A_JOB = re.compile(r"\$\{\{\s*parent\.jobs\.")
+_OF_A_JOB = regex(r"\$\{\{\s*parent\.jobs\.")
 # So many unused inputs are no slip.
 _MANY = 3
 # Programs that show something and make nothing.
 _STUBS = frozenset({"echo", "printf", "ls", "pwd", "env", "printenv", "date", "sleep", "true", "whoami", "hostname"})
-_SECOND_DOLLAR = re.compile(r"(?<!\$)\$(?=\$\{\{)")
-_BRACKETS_WITHOUT_DOLLAR = re.compile(r"(?<!\$)\[\[(?=\s*--[A-Za-z])|\$\[(?!\[)(?=\s*--[A-Za-z])")
+_SECOND_DOLLAR = regex(r"(?<!\$)\$(?=\$\{\{)")
+_BRACKETS_WITHOUT_DOLLAR = regex(r"(?<!\$)\[\[(?=\s*--[A-Za-z])|\$\[(?!\[)(?=\s*--[A-Za-z])")
 
 
 LEGACY_BINDING = Rule("AML208", "legacy-binding", "error", is_let_pass=True).explained(

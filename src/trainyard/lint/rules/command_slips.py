@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from itertools import pairwise
 
 from trainyard.lint.checks import LintContext, check
 from trainyard.lint.rules.script_arguments import FLAG_VALUE
 from trainyard.lint.script_calls import calls_with_flags, declared, given_flags
+from trainyard.settings.regex import regex
 from trainyard.spec.diagnostic import Diagnostic, Related
 from trainyard.spec.parsed import ParsedCommand
 from trainyard.spec.rule import Rule
@@ -24,9 +24,9 @@ parser.add_argument("--epochs", type=int)
 parser.add_argument("--seed", type=int)
 print(parser.parse_args())
 """
-_FLAG_WITHOUT_BLANK = re.compile(r"(?:\.py|\}\})(?=--[A-Za-z])")
-_IN_BACKGROUND = re.compile(r"(?<![&>|])&(?=\s*\Z)")
-_WAITS = re.compile(r"\bwait\b")
+_FLAG_WITHOUT_BLANK = regex(r"(?:\.py|\}\})(?=--[A-Za-z])")
+_IN_BACKGROUND = regex(r"(?<![&>|])&(?=\s*\Z)")
+_WAITS = regex(r"\bwait\b")
 
 
 REPEATED_FLAG = Rule("AML512", "repeated-flag", "warning").explained(

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from trainyard.lint.checks import LintContext, LintedFile, check, known_words
+from trainyard.settings.regex import regex
 from trainyard.settings.suggestions import misspelt_name, only_close, slips
 from trainyard.spec.diagnostic import Diagnostic, Related
 from trainyard.spec.documents import Node, shorten
@@ -16,14 +17,14 @@ from trainyard.spec.parsed import ParsedPipeline
 from trainyard.spec.rule import Rule
 from trainyard.spec.rules import MISSING_KEY, NOT_A_CHOICE, OUT_OF_BOUNDS
 
-_COMPUTE_NAME = re.compile(r"azureml:[^:@/\s]+")
-_RESOURCE_ID = re.compile(
+_COMPUTE_NAME = regex(r"azureml:[^:@/\s]+")
+_RESOURCE_ID = regex(
     r"(azureml:)?/subscriptions/|azureml://(?:subscriptions|locations)/|azureml:(?://)?virtualclusters/", re.IGNORECASE
 )
 # The names of computes have no underscores: 2 to 32 letters, digits and hyphens.
-_VM_SIZE = re.compile(r"(?:azureml:)?Standard_[A-Za-z]+[0-9]+\w*", re.IGNORECASE)
-_MISSPELT = re.compile(r"(az[a-z]*):+")
-_DEVICE = re.compile("[cg]pu")
+_VM_SIZE = regex(r"(?:azureml:)?Standard_[A-Za-z]+[0-9]+\w*", re.IGNORECASE)
+_MISSPELT = regex(r"(az[a-z]*):+")
+_DEVICE = regex("[cg]pu")
 _DEEPEST_PIPELINE = 20
 _SHORTEST_IDLE = 60
 _LOCATIONS: list[str] = known_words("locations")

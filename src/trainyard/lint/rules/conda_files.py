@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from trainyard.catalogue.python_packages import is_known_package, known_packages, package_name
 from trainyard.lint.checks import LintContext, LintedFile, check, known_words
+from trainyard.settings.regex import regex
 from trainyard.settings.suggestions import one_slip_from, only_close
 from trainyard.spec.diagnostic import Diagnostic, Related, Severity
 from trainyard.spec.documents import Node, describe, shorten
@@ -22,22 +23,22 @@ _TORCHVISION_OF_TORCH: dict[str, str] = known_words("torchvision_of_torch")
 _PYTHONS: dict[str, dict[str, list[str]]] = known_words("pythons_of_packages")
 _ANY = "3.99"
 # `=>` is not a comparison; pip, unlike conda, pins with two signs.
-_REVERSED = re.compile(r"\s*[A-Za-z][\w.-]*(?:\[[\w,. -]*\])?\s*(=[<>])")
-_SINGLE = re.compile(r"\s*([A-Za-z][\w.-]*(?:\[[\w,. -]*\])?)\s*=\s*([0-9][\w.*]*)\s*$")
+_REVERSED = regex(r"\s*[A-Za-z][\w.-]*(?:\[[\w,. -]*\])?\s*(=[<>])")
+_SINGLE = regex(r"\s*([A-Za-z][\w.-]*(?:\[[\w,. -]*\])?)\s*=\s*([0-9][\w.*]*)\s*$")
 # `pandas 2.2`, `pandas==` and `pandas~2.0` are not requirements.
 # `torch numpy`: two of them, which a line without its hyphen becomes.
-_SEVERAL = re.compile(r"\s*[A-Za-z][\w.-]*(?:\[[\w,. -]*\])?(?:\s*[=<>~!]=?\s*[\w.*]+)?(?:\s*,\s*|\s+)[A-Za-z]")
-_NO_REQUIREMENT = re.compile(r"\s*[A-Za-z][\w.-]*(?:\s+[0-9][\w.]*|\s*(?:==|>=|<=|~=|!=)\s*|\s*~\s*[0-9][\w.]*)\s*")
+_SEVERAL = regex(r"\s*[A-Za-z][\w.-]*(?:\[[\w,. -]*\])?(?:\s*[=<>~!]=?\s*[\w.*]+)?(?:\s*,\s*|\s+)[A-Za-z]")
+_NO_REQUIREMENT = regex(r"\s*[A-Za-z][\w.-]*(?:\s+[0-9][\w.]*|\s*(?:==|>=|<=|~=|!=)\s*|\s*~\s*[0-9][\w.]*)\s*")
 _PIP_NAMES: dict[str, str] = known_words("pip_names")
 _CONDA_NAMES: dict[str, str] = known_words("conda_names")
 # `-r requirements.txt`, `-e .`, `./package`: nothing that an address or a variable leads to.
-_LOCAL_REQUIREMENT = re.compile(
+_LOCAL_REQUIREMENT = regex(
     r"\s*(?:(?:-r|-c|-e|--requirement|--constraint|--editable)[ =]?\s*(?!\S*(?:://|\$|git\+))\S+|\.{1,2}/\S*)\s*"
 )
 _LONG_NAME = 8
-_JOINED_LINES = re.compile(r"\s*[A-Za-z][\w.-]*(?: - \S.*)+", re.DOTALL)
+_JOINED_LINES = regex(r"\s*[A-Za-z][\w.-]*(?: - \S.*)+", re.DOTALL)
 _CONDA_KEYS = ("name", "channels", "dependencies", "prefix", "variables", "platforms", "category")
-_PIN = re.compile(r"\s*([A-Za-z][\w.-]*)(?:\[[\w,. -]*\])?\s*==?=?\s*([0-9]+(?:\.[0-9]+)*)\S*\s*$")
+_PIN = regex(r"\s*([A-Za-z][\w.-]*)(?:\[[\w,. -]*\])?\s*==?=?\s*([0-9]+(?:\.[0-9]+)*)\S*\s*$")
 _ENVIRONMENT = """\
 type: command
 name: train
@@ -308,12 +309,10 @@ def _missing_channels(package: CondaPackage, channels: Mapping[str, Node]) -> It
         yield CONDA_CHANNELS.at(package.node.span, message, "Add 'nvidia' to the channels.")
 
 
-_CONDA = re.compile(r"\s*(?:([\w./-]+)::)?([A-Za-z0-9_][\w.-]*)")
-_PIP = re.compile(r"\s*([A-Za-z0-9][\w.-]*)\s*(\[[^\]]*\])?\s*(?:[=<>!~;@]|$)")
+_CONDA = regex(r"\s*(?:([\w./-]+)::)?([A-Za-z0-9_][\w.-]*)")
+_PIP = regex(r"\s*([A-Za-z0-9][\w.-]*)\s*(\[[^\]]*\])?\s*(?:[=<>!~;@]|$)")
 # Options of pip that name no packages.
-_PIP_OPTION = re.compile(
-    r"\s*(?:--(?:extra-)?index-url|-i|--find-links|-f|--pre|--trusted-host|--no-\S+|--prefer-\S+)\b"
-)
+_PIP_OPTION = regex(r"\s*(?:--(?:extra-)?index-url|-i|--find-links|-f|--pre|--trusted-host|--no-\S+|--prefer-\S+)\b")
 
 
 class CondaPackage(NamedTuple):

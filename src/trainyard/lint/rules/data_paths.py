@@ -9,30 +9,31 @@ from pathlib import Path
 from typing import NamedTuple
 
 from trainyard.lint.checks import LintContext, LintedFile, check
+from trainyard.settings.regex import regex
 from trainyard.settings.suggestions import one_slip_from
 from trainyard.spec.diagnostic import Diagnostic
 from trainyard.spec.documents import Node, shorten
 from trainyard.spec.parsed import is_address
 from trainyard.spec.rule import Rule
 
-_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{2,}):(?!\\)")
+_SCHEME = regex(r"([A-Za-z][A-Za-z0-9+.-]{2,}):(?!\\)")
 # The addresses that Azure ML reads data from, and what is close to one of them is meant to be it.
 _SCHEMES = ("azureml", "https", "http", "wasbs", "wasb", "abfss", "abfs", "adl", "file", "hdfs", "dbfs", "s3")
 _MISSPELT_SCHEMES = frozenset(("azureml", "https", "wasbs", "abfss"))
 # A local folder may be called `azureml`, but nobody writes two slashes after it.
-_SCHEME_WITHOUT_COLON = re.compile(r"(azureml|https?|wasbs?|abfss?)(//)(?=[^/])", re.IGNORECASE)
+_SCHEME_WITHOUT_COLON = regex(r"(azureml|https?|wasbs?|abfss?)(//)(?=[^/])", re.IGNORECASE)
 # Blob Storage's addresses begin with the container, those of Data Lake Storage with the file system.
-_NO_CONTAINER = re.compile(r"(wasbs?|abfss?)://([^/@]+\.(?:blob|dfs)\.core\.[^/@]+)(?:/|$)", re.IGNORECASE)
+_NO_CONTAINER = regex(r"(wasbs?|abfss?)://([^/@]+\.(?:blob|dfs)\.core\.[^/@]+)(?:/|$)", re.IGNORECASE)
 # Azure ML's data runtime reads Azure's storage and the web. A drive or a home folder is one machine's.
-_OTHER_CLOUD = re.compile(r"(?:s3a?|gs|gcs)://", re.IGNORECASE)
-_OWN_MACHINE = re.compile(r"[A-Za-z]:[\\/]|~[\\/]|(?:file://)?/(?:home|Users)/[^/]+/")
-_SINGLE_SLASH = re.compile(r"(azureml|https?|wasbs?|abfss?):/(?![/]|subscriptions/)", re.IGNORECASE)
-_WILDCARD = re.compile(r"[*?]|\[[^\[\]]+\]")
+_OTHER_CLOUD = regex(r"(?:s3a?|gs|gcs)://", re.IGNORECASE)
+_OWN_MACHINE = regex(r"[A-Za-z]:[\\/]|~[\\/]|(?:file://)?/(?:home|Users)/[^/]+/")
+_SINGLE_SLASH = regex(r"(azureml|https?|wasbs?|abfss?):/(?![/]|subscriptions/)", re.IGNORECASE)
+_WILDCARD = regex(r"[*?]|\[[^\[\]]+\]")
 # A name's ending that is a file's, not a version's or a folder's.
-_FILE_ENDING = re.compile(
+_FILE_ENDING = regex(
     r"\.(?:csv|tsv|parquet|json|jsonl|txt|zip|gz|npy|npz|pkl|h5|jpg|jpeg|png|xlsx?|onnx|pt|pth)$", re.I
 )
-_DATASTORE = re.compile(r"azureml:/+(?:subscriptions/.*/)?datastores/[^/]+/paths/.*", re.IGNORECASE)
+_DATASTORE = regex(r"azureml:/+(?:subscriptions/.*/)?datastores/[^/]+/paths/.*", re.IGNORECASE)
 
 
 class Data(NamedTuple):

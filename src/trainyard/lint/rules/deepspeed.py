@@ -15,6 +15,7 @@ from trainyard.lint.checks import LintContext, check, known_words
 from trainyard.lint.placements import Placement
 from trainyard.project_files import names_in
 from trainyard.settings.deepspeed_configuration import is_same, refusals
+from trainyard.settings.regex import regex
 from trainyard.settings.suggestions import closest, did_you_mean, only_close
 from trainyard.spec.deepspeed_settings import read_json
 from trainyard.spec.diagnostic import Diagnostic, Related, Span
@@ -32,9 +33,9 @@ NESTED_KEYS: dict[str, list[str]] = known_words("deepspeed_nested")
 _OPTIMIZERS: dict[str, list[str]] = known_words("deepspeed_optimizers")
 _SCHEDULERS: dict[str, list[str]] = known_words("deepspeed_schedulers")
 _RENAMED: dict[str, str] = known_words("deepspeed_renamed")
-_CONFIG_FLAG = re.compile(r"--(deepspeed|ds)([-_]?config)?", re.IGNORECASE)
+_CONFIG_FLAG = regex(r"--(deepspeed|ds)([-_]?config)?", re.IGNORECASE)
 # A relative path without bindings.
-_CONFIG_FILE = re.compile(r"(?!/)(?!.*\$\{\{).*\.json", re.DOTALL)
+_CONFIG_FILE = regex(r"(?!/)(?!.*\$\{\{).*\.json", re.DOTALL)
 _JOB = """\
 @command - ./src
 command: python train.py --deepspeed_config ds.json

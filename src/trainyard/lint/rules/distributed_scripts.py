@@ -17,6 +17,7 @@ from trainyard.lint.placements import Placement
 from trainyard.lint.rules.process_groups import OF_RANK, conditional
 from trainyard.lint.rules.script_imports import all_imports, module_in
 from trainyard.lint.scripts.syntax import Syntax, constant, dotted, keyword, line_of, parse, walk
+from trainyard.settings.regex import regex
 from trainyard.spec.diagnostic import Diagnostic
 from trainyard.spec.distributions import Mpi, PyTorch
 from trainyard.spec.rule import Rule
@@ -35,7 +36,7 @@ _DDP = frozenset({"torch.nn.parallel.DistributedDataParallel", "torch.nn.paralle
 _DATA_PARALLEL = frozenset({"torch.nn.DataParallel", "torch.nn.parallel.DataParallel"})
 _SUBJECTS = _SAMPLERS | _LOADERS | _DDP | _DATA_PARALLEL
 """What a script must call for any of these rules: of others nothing that they import is read."""
-_NOT_TRAINING = re.compile(r"val|test|eval|dev|pred|infer", re.IGNORECASE)
+_NOT_TRAINING = regex(r"val|test|eval|dev|pred|infer", re.IGNORECASE)
 _JOB = """\
 @command - ./src
 command: python ‸train.py
@@ -372,7 +373,7 @@ for batch in loader:
 """,
 )
 _PRINTS = ("print", ".debug", ".info", ".warning", ".error", ".log")
-_DIVIDES = re.compile(
+_DIVIDES = regex(
     r"(?i:sampler|shard|iterable|split_(dataset_)?by|webdataset|num_replicas|partition)|get_world_size|WORLD_SIZE"
 )
 
@@ -475,7 +476,7 @@ for batch in loader:
 print(total / ‹len(loader)⇒samples›)
 """,
 )
-_MEAN_LOSSES = re.compile(r"torch\.nn\.(?:\w+Loss|functional\.(?:\w+_loss|(?:binary_)?cross_entropy(?:_with_logits)?))")
+_MEAN_LOSSES = regex(r"torch\.nn\.(?:\w+Loss|functional\.(?:\w+_loss|(?:binary_)?cross_entropy(?:_with_logits)?))")
 
 
 @check("placement")

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
 from trainyard.lint.checks import LintContext, LintedFile, check, known_words
+from trainyard.settings.regex import regex
 from trainyard.settings.suggestions import one_slip_from, only_close
 from trainyard.spec.diagnostic import Diagnostic, Span
 from trainyard.spec.documents import Document, Entry, Node, shorten
@@ -15,7 +16,7 @@ from trainyard.spec.secrets import SECRET_NAME, SECRET_VALUES
 
 _NAMES: frozenset[str] = frozenset(known_words("environment_variables"))
 _COUNTS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "CUDA_DEVICE_MAX_CONNECTIONS")
-_COUNT = re.compile(r"\s*[0-9]+(?:\s*,\s*[0-9]+)*\s*")
+_COUNT = regex(r"\s*[0-9]+(?:\s*,\s*[0-9]+)*\s*")
 _ALLOCATOR: list[str] = known_words("allocator")
 _LONG_NAME = 9
 _LEVELS = {
@@ -70,19 +71,19 @@ def _variable(name: str, entry: Entry) -> Iterator[Diagnostic]:
             yield MISSPELT_VARIABLE.at(entry.key.span, message, f"Did you mean '{meant}'?", replacement=meant)
 
 
-_FLAG_WITH_SECRET = re.compile(
+_FLAG_WITH_SECRET = regex(
     r"--?(?:password|passwd|secret|api[-_]?key|access[-_]?key|account[-_]?key|client[-_]secret|token|auth[-_]?token)"
     r"[= ]+(?![-$\"']?\$|--)[\"']?([A-Za-z0-9+/_=!.-]{6,})[\"']?",
     re.IGNORECASE,
 )
 # Substituted by another program before submission: `InstrumentationKey=${KEY}`.
-_FILLED_IN = re.compile(r"\$\{\w+\}|\$\(\w+\)|<[\w -]+>|\{\{")
-_TOKEN_VARIABLE = re.compile(r"[A-Z][A-Z0-9_]*_(?:TOKEN|SECRET|PASSWORD|APIKEY|KEY)")
-_RANDOM_TEXT = re.compile(r"(?=.*\d)(?=.*[A-Za-z])[\w~+/=.-]{12,}")
-_VARIABLE_WITH_SECRET = re.compile(
+_FILLED_IN = regex(r"\$\{\w+\}|\$\(\w+\)|<[\w -]+>|\{\{")
+_TOKEN_VARIABLE = regex(r"[A-Z][A-Z0-9_]*_(?:TOKEN|SECRET|PASSWORD|APIKEY|KEY)")
+_RANDOM_TEXT = regex(r"(?=.*\d)(?=.*[A-Za-z])[\w~+/=.-]{12,}")
+_VARIABLE_WITH_SECRET = regex(
     r"\b[A-Z][A-Z0-9_]*(?:TOKEN|SECRET|PASSWORD|PASSWD|API_?KEY|(?:ACCESS|ACCOUNT|STORAGE)_KEY)=[\"']?([^\s\"'$;&|<>{}]{8,})"
 )
-_PLACEHOLDER = re.compile(
+_PLACEHOLDER = regex(
     r"<.*>|\$.*|.*(change|replace|your|example|placeholder|dummy|todo|xxx|\*\*\*).*|azureml:.*|none|null|true|false|"
     "private|redacted|removed|hidden|secret",
     re.IGNORECASE,

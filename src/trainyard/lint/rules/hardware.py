@@ -13,6 +13,7 @@ from trainyard.lint.placements import Placement
 from trainyard.lint.rules.vm_sizes import machine_related
 from trainyard.project_files import read_text, text_or_empty
 from trainyard.settings.quantities import counted
+from trainyard.settings.regex import regex
 from trainyard.spec.diagnostic import Diagnostic, Related, Span
 from trainyard.spec.distributions import Mpi
 from trainyard.spec.findings import FALSE_WORDS, TRUE_WORDS
@@ -24,16 +25,16 @@ from trainyard.spec.shell_words import settings_port
 if TYPE_CHECKING:
     from trainyard.catalogue.skus import Sku
 
-_PRECISION_NAME = re.compile(r"(mixed_)?precision|(torch_)?dtype|amp_dtype", re.IGNORECASE)
-_BF16_VALUE = re.compile(r"bf16(-mixed|-true)?|bfloat16", re.IGNORECASE)
-_MENTIONS_BF16 = re.compile("bf16|bfloat16", re.IGNORECASE)
-_ARG = re.compile(r"ARG\s+(\w+)=[\"']?([^\s\"']+)", re.IGNORECASE)
-_FROM = re.compile(r"FROM\s+(?:--\S+\s+)*(\S+)(?:\s+AS\s+(\S+))?", re.IGNORECASE)
-_VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}|\$(\w+)")
-_CUDA_OF_IMAGE = re.compile(r"(?:nvidia/cuda:|cuda-?)(\d{2})(?:\.(\d{1,2}))?(?![\d])")
+_PRECISION_NAME = regex(r"(mixed_)?precision|(torch_)?dtype|amp_dtype", re.IGNORECASE)
+_BF16_VALUE = regex(r"bf16(-mixed|-true)?|bfloat16", re.IGNORECASE)
+_MENTIONS_BF16 = regex("bf16|bfloat16", re.IGNORECASE)
+_ARG = regex(r"ARG\s+(\w+)=[\"']?([^\s\"']+)", re.IGNORECASE)
+_FROM = regex(r"FROM\s+(?:--\S+\s+)*(\S+)(?:\s+AS\s+(\S+))?", re.IGNORECASE)
+_VARIABLE = regex(r"\$\{(\w+)(?::-([^}]*))?\}|\$(\w+)")
+_CUDA_OF_IMAGE = regex(r"(?:nvidia/cuda:|cuda-?)(\d{2})(?:\.(\d{1,2}))?(?![\d])")
 # The first CUDA that supports a generation of GPUs, and the first that does not any more.
 _CUDA_OF_GENERATION: dict[str, list[list[int]]] = known_words("cuda_of_generations")
-_ASSIGNED_IN_COMMAND = re.compile(r"\b([A-Z][A-Z0-9_]+)=([^\s;&|]+)")
+_ASSIGNED_IN_COMMAND = regex(r"\b([A-Z][A-Z0-9_]+)=([^\s;&|]+)")
 
 
 IMAGE_AGAINST_MACHINE = Rule("AML606", "image-against-machine", "warning").explained(
@@ -79,13 +80,13 @@ def _image_of(environment: Environment, context: LintContext) -> tuple[str, Span
 
 
 # https://learn.microsoft.com/azure/machine-learning/how-to-train-distributed-gpu#mpi
-_HAS_NO_MPI = re.compile(
+_HAS_NO_MPI = regex(
     r"(?:docker\.io/)?(?:library/)?(?:python|ubuntu|debian|pytorch/pytorch|nvidia/cuda|tensorflow/tensorflow|"
     r"continuumio/(?:mini|ana)conda3)(?:[:@].*)?",
     re.IGNORECASE,
 )
 # What may install it, though it does not say so.
-_MAY_BRING_MPI = re.compile(r"mpi|horovod|\.sh\b|\bmake\b|curl|wget|conda|mamba", re.IGNORECASE)
+_MAY_BRING_MPI = regex(r"mpi|horovod|\.sh\b|\bmake\b|curl|wget|conda|mamba", re.IGNORECASE)
 
 
 IMAGE_WITHOUT_MPI = Rule("AML625", "image-without-mpi", "error", is_let_pass=True).explained(
@@ -271,9 +272,9 @@ def _switched_on(variable: str, placement: Placement, context: LintContext) -> I
 
 # Environments whose packages cannot use a GPU: scikit-learn's among Azure's curated ones, and Microsoft's base images
 # for CPUs (azureml-docs, concept-environments: the images for GPUs have cuda in their names).
-_NO_GPU_ENVIRONMENT = re.compile(r"environments/sklearn-|\bazureml/openmpi[\d.]+-ubuntu[\d.]+(?![\w-]*cuda)|[-_/]cpu\b")
+_NO_GPU_ENVIRONMENT = regex(r"environments/sklearn-|\bazureml/openmpi[\d.]+-ubuntu[\d.]+(?![\w-]*cuda)|[-_/]cpu\b")
 # Trainyard's own steps that compute on CPUs only.
-_NO_GPU_MODULE = re.compile(r"\bpython3? -m trainyard\.steps\.(prepare_\w+|export_model)\b")
+_NO_GPU_MODULE = regex(r"\bpython3? -m trainyard\.steps\.(prepare_\w+|export_model)\b")
 
 
 UNNEEDED_GPUS = Rule("AML620", "unneeded-gpus", "warning", suppressed_by_errors=True).explained(

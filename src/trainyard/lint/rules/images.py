@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import NamedTuple
 from trainyard.lint.checks import LintContext, LintedFile, check, known_words
 from trainyard.lint.rules.conda_files import environments_in
 from trainyard.project_files import names_in, read_text
+from trainyard.settings.regex import regex
 from trainyard.settings.suggestions import close_match, one_slip_from, only_close
 from trainyard.spec.diagnostic import Diagnostic, Span
 from trainyard.spec.documents import Node, shorten
@@ -21,9 +21,9 @@ from trainyard.spec.shell_lexer import simple_commands
 _REGISTRIES = frozenset(("mcr.microsoft.com", "docker.io", "nvcr.io", "ghcr.io", "gcr.io", "quay.io", "public.ecr.aws"))
 _INSTRUCTIONS: list[str] = known_words("dockerfile")
 _VERBS: dict[str, list[str]] = known_words("package_managers")
-_MAKES_FILES = re.compile(r"\b(?:git|curl|wget|tee|cp|mv|cat|tar|unzip|pip-compile|poetry|uv)\b|>")
-_PLAIN_NAME = re.compile(r"(?:\./)?[\w-][\w./-]*")
-_INSTRUCTION = re.compile(r"([A-Za-z]+)(?=\s|$)")
+_MAKES_FILES = regex(r"\b(?:git|curl|wget|tee|cp|mv|cat|tar|unzip|pip-compile|poetry|uv)\b|>")
+_PLAIN_NAME = regex(r"(?:\./)?[\w-][\w./-]*")
+_INSTRUCTION = regex(r"([A-Za-z]+)(?=\s|$)")
 
 
 IMAGE_NAME = Rule("AML419", "image-name", "error", is_let_pass=True).explained(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from trainyard.lint.checks import LintContext, LintedFile, check
 from trainyard.lint.rules.command_ports import UNUSED_INPUT, only_orders
 from trainyard.lint.script_calls import ScriptStep, script_steps
 from trainyard.lint.scripts.syntax import line_of, parse, walk
+from trainyard.settings.regex import regex
 from trainyard.settings.suggestions import did_you_mean, only_close
 from trainyard.spec.diagnostic import Diagnostic, Severity, Span
 from trainyard.spec.documents import shorten
@@ -19,7 +19,7 @@ from trainyard.spec.model import PARAMETER_TYPES
 from trainyard.spec.rule import Rule
 from trainyard.spec.rules import IGNORED_KEY, MISSING_KEY
 
-_BYTES = re.compile(r"[0-9]+(?:[kKmMgG][bB])+")
+_BYTES = regex(r"[0-9]+(?:[kKmMgG][bB])+")
 _FILES = ("uri_folder", "uri_file")
 _OTHER_KEYS_OF_TASKS = frozenset({"type", "code", "environment", "program_arguments", "append_row_to"})
 # https://learn.microsoft.com/azure/machine-learning/how-to-use-parallel-job-in-pipeline

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from trainyard.lint.checks import LintContext, check
+from trainyard.settings.regex import regex
 from trainyard.spec.diagnostic import Diagnostic, Related, Severity
 from trainyard.spec.documents import Node
 from trainyard.spec.expressions import TRAIN_COMPONENT, bindings_of_value, name_bound
@@ -14,7 +14,7 @@ from trainyard.spec.parsed import ParsedPipeline
 from trainyard.spec.rule import Rule
 
 _PATH = r"(?:\.[A-Za-z_]\w*)+"
-_TEXT_FOR_BINDING = re.compile(
+_TEXT_FOR_BINDING = regex(
     rf"\$?\s?[({{]{{0,2}}\s*(parent\.(?:inputs|jobs|outputs){_PATH})\s*[)}}]{{0,2}}|"
     rf"\$\(?((?:inputs|outputs|jobs){_PATH})\)?"
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from trainyard.lint.checks import LintContext, check
@@ -10,6 +9,7 @@ from trainyard.lint.placements import Placement
 from trainyard.lint.rules.vm_sizes import machine_related
 from trainyard.lint.scripts.own_processes import lightning_starts_processes, uses_all_gpus
 from trainyard.settings.quantities import counted
+from trainyard.settings.regex import regex
 from trainyard.spec.diagnostic import Diagnostic, Related, Severity, Span
 from trainyard.spec.distributions import Mpi, PyTorch, TensorFlow
 from trainyard.spec.rule import Rule
@@ -20,7 +20,7 @@ _JOB = """\
 @command
 command: python -m train
 """
-_DEVICES = re.compile(r"[0-9]+(?:,[0-9]+)*")
+_DEVICES = regex(r"[0-9]+(?:,[0-9]+)*")
 # The most that any machine in the catalogue has.
 _MOST_GPUS = 8
 

@@ -15,6 +15,7 @@ from trainyard.lint.script_calls import calls_with_flags, declared
 from trainyard.lint.scripts.data_reads import argument_holders
 from trainyard.lint.scripts.flags import ScriptFlags
 from trainyard.lint.scripts.syntax import Syntax, constant, dotted, keyword, line_of, walk
+from trainyard.settings.regex import regex
 from trainyard.settings.suggestions import only_close, slips
 from trainyard.spec.diagnostic import Diagnostic
 from trainyard.spec.distributions import Mpi, PyTorch
@@ -27,10 +28,10 @@ from trainyard.spec.shell_words import LAUNCHER_MODULES, CalledScript
 # https://docs.pytorch.org/docs/stable/distributed.html
 _BACKENDS = ("nccl", "gloo", "mpi", "ucc", "xccl", "hccl")
 _OWN_MACHINE = ("localhost", "127.0.0.1")
-_FIXED_ADDRESS = re.compile(r"tcp://(localhost|\d+\.\d+\.\d+\.\d+)(?=[:/]|$)")
+_FIXED_ADDRESS = regex(r"tcp://(localhost|\d+\.\d+\.\d+\.\d+)(?=[:/]|$)")
 _JOIN = "torch.distributed.init_process_group"
 _CONDITIONS = (ast.If, ast.Try, ast.IfExp, ast.ExceptHandler, ast.BoolOp, ast.While)
-OF_RANK = re.compile(r"rank|master|main|primary|chief|getpid|uuid", re.IGNORECASE)
+OF_RANK = regex(r"rank|master|main|primary|chief|getpid|uuid", re.IGNORECASE)
 """What is not the same in each process."""
 
 
@@ -284,7 +285,7 @@ print(parser.parse_args().local_rank)
 )
 _LAUNCH = "torch.distributed.launch"
 _PASSED = "--local-rank"
-_TORCH_1 = re.compile(r"torch\D{0,3}1\.\d", re.IGNORECASE)
+_TORCH_1 = regex(r"torch\D{0,3}1\.\d", re.IGNORECASE)
 
 
 @check("placement")
@@ -326,7 +327,7 @@ print(node_rank)
 """,
 )
 _NODE_RANK_OF_MPI = "OMPI_COMM_WORLD_NODE_RANK"
-_OF_NODES = re.compile(r"(node|machine|host)_?(rank|index|idx|id)\b", re.IGNORECASE)
+_OF_NODES = regex(r"(node|machine|host)_?(rank|index|idx|id)\b", re.IGNORECASE)
 
 
 @check("placement")

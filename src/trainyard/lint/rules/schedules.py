@@ -9,6 +9,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from trainyard.lint.checks import LintContext, LintedFile, check, known_words, number_of
+from trainyard.settings.regex import regex
 from trainyard.settings.suggestions import close_match, did_you_mean
 from trainyard.spec.diagnostic import Diagnostic, Related, Severity
 from trainyard.spec.documents import Document, Node, shorten
@@ -31,10 +32,10 @@ _CRON_FIELDS: tuple[tuple[str, int, int, list[str]], ...] = (
 )
 # The most days of each month.
 _LENGTHS = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
-_CRON_PART = re.compile(r"(?:\*|([0-9a-z]+)(?:-([0-9a-z]+))?)(?:/([0-9]+))?", re.IGNORECASE)
+_CRON_PART = regex(r"(?:\*|([0-9a-z]+)(?:-([0-9a-z]+))?)(?:/([0-9]+))?", re.IGNORECASE)
 # What PyYAML reads as a date, which Azure ML's client then refuses.
-_PLAIN_TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}(?:[T ][0-9]{2}:[0-9]{2}(?::[0-9]{2})?)?")
-_TIMESTAMP = re.compile(r"[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}(?:[Tt ]+[0-9]{1,2}:[0-9]{2}:[0-9]{2}.*)?")
+_PLAIN_TIME = regex(r"[0-9]{4}-[0-9]{2}-[0-9]{2}(?:[T ][0-9]{2}:[0-9]{2}(?::[0-9]{2})?)?")
+_TIMESTAMP = regex(r"[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}(?:[Tt ]+[0-9]{1,2}:[0-9]{2}:[0-9]{2}.*)?")
 
 
 SCHEDULE_TRIGGER = Rule("AML318", "schedule-trigger", "warning").explained(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 
@@ -20,6 +19,7 @@ from trainyard.lint.script_calls import (
     with_sub_command,
 )
 from trainyard.lint.scripts.flags import Flag, ScriptFlags
+from trainyard.settings.regex import regex
 from trainyard.settings.suggestions import close_match, closest, did_you_mean, only_close
 from trainyard.spec.diagnostic import Diagnostic, Related, Span
 from trainyard.spec.documents import Value
@@ -41,8 +41,8 @@ parser.add_argument("--optimizer", choices=["adam", "sgd"], default="adam")
 print(parser.parse_args())
 """
 _NUMBERS = {None: "a text", "int": "a whole number", "float": "a number"}
-_REDIRECTION = re.compile("[<>]")
-_UNCLOSED = re.compile(r"\$\{\{(?![^{}]*\}\})|\$\{\{[^{}]*\$\{\{")
+_REDIRECTION = regex("[<>]")
+_UNCLOSED = regex(r"\$\{\{(?![^{}]*\}\})|\$\{\{[^{}]*\$\{\{")
 _DASHES = ("–", "—")
 _PROGRAMS = ("python", "python3", "torchrun", "deepspeed", "mpirun", "accelerate", "horovodrun", "Rscript")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 from trainyard.lint.checks import LintContext, check
 from trainyard.lint.scripts.data_reads import Read, argument_holders, destination
 from trainyard.lint.scripts.syntax import Syntax, constant, dotted, keyword, line_of
+from trainyard.settings.regex import regex
 from trainyard.settings.suggestions import only_close, slips
 from trainyard.spec.diagnostic import Diagnostic, Related, Span
 from trainyard.spec.documents import Node
@@ -23,7 +23,7 @@ from trainyard.spec.shell_words import CalledScript
 # A custom model may be either.
 _FOLDERS = frozenset({"uri_folder", "mltable", "mlflow_model"})
 # What follows a path in a command and names something beneath it; `/..` does not.
-_BENEATH = re.compile(r"[\"']?(/(?!\.\.)[\w.$*{][^\s\"';|&)]*)")
+_BENEATH = regex(r"[\"']?(/(?!\.\.)[\w.$*{][^\s\"';|&)]*)")
 _COUNTS_FILES = """\
 === src/count.py
 import argparse

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import os
-import re
 import sys
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -17,6 +16,7 @@ from trainyard.lint.rules.conda_files import conda_of, packages_of
 from trainyard.lint.script_calls import script_steps
 from trainyard.lint.scripts.syntax import Syntax, line_of, parse, syntax_error, walk
 from trainyard.resources import PACKAGE
+from trainyard.settings.regex import regex
 from trainyard.settings.suggestions import did_you_mean
 from trainyard.spec.diagnostic import Diagnostic, Related, Span
 from trainyard.spec.documents import Node, shorten
@@ -25,9 +25,9 @@ from trainyard.spec.rule import Rule
 from trainyard.spec.shell_words import CalledScript, without_archive
 
 # Anything of these may bring modules along from elsewhere.
-_FINDS_MODULES = re.compile(r"PYTHONPATH|sys\.path|pip3? install|setup\.py|\bcd ")
+_FINDS_MODULES = regex(r"PYTHONPATH|sys\.path|pip3? install|setup\.py|\bcd ")
 # `azureml:NAME:VERSION` or `azureml:NAME@latest`.
-_REGISTERED = re.compile(r"azureml:([^:@/]+)(?::([^:@/]+)|@latest)")
+_REGISTERED = regex(r"azureml:([^:@/]+)(?::([^:@/]+)|@latest)")
 _LEVELS_UP = 2
 # A folder beside the code with the name of a package that is installed is not what is imported.
 _INSTALLED: frozenset[str] = frozenset(known_words("packages_often_installed"))

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
 from trainyard.lint.checks import LintContext, check
+from trainyard.settings.regex import regex
 from trainyard.spec.diagnostic import Diagnostic, Related, Severity
 from trainyard.spec.documents import Document, Node, Value
 from trainyard.spec.expressions import Binding, ExpressionError, bindings_in, bindings_of_value, name_bound
@@ -15,26 +16,26 @@ from trainyard.spec.parsed import ParsedCommand
 from trainyard.spec.rule import Rule
 from trainyard.spec.shell_lexer import ShellText, Word, quoted_parts, read_shell, simple_commands, text_of_shell
 
-_FETCHED = re.compile(
+_FETCHED = regex(
     r"\b(?:curl|wget)\b[^|;&\n]{0,300}\|\s*(?:sudo\s+)?(?:ba|z|da|k)?sh\b|"
     r"\b(?:ba|z)?sh\s+(?:-c\s+)?[\"']?(?:<\(|\$\()\s*(?:curl|wget)\b|"
     r"\b(?:curl|wget)\b[^|;&\n]{0,300}\|\s*python[0-9.]*\b"
 )
 # A backslash right before the end of a line continues it, as in a block `|`; a folded one has made a space of that.
-_CONTINUATION = re.compile(r"(?<!\\)\\(?=[ \t]+(?:-{1,2}\w|\$\[\[|\n|\Z)|\Z)")
+_CONTINUATION = regex(r"(?<!\\)\\(?=[ \t]+(?:-{1,2}\w|\$\[\[|\n|\Z)|\Z)")
 # A binding of a form that jobs do not have: it may name data as well as a string, and is an error anyway.
-_WRONG_SCOPE = re.compile(r"\s*\$\{\{\s*(?!parent\.)[\w.-]+\s*\}\}\s*")
+_WRONG_SCOPE = regex(r"\s*\$\{\{\s*(?!parent\.)[\w.-]+\s*\}\}\s*")
 # The most blanks that are looked at before the first word of a line.
 _INDENT = 200
-_FLAG = re.compile(r"--?[A-Za-z][\w-]*")
+_FLAG = regex(r"--?[A-Za-z][\w-]*")
 # Not behind a backslash with a blank, which is reported by itself.
-_LINE_BEGINS = re.compile(r"(?<!\\)(?<!\\[ \t])\n[ \t]*(?:\$\[\[[ \t]*)?\Z")
+_LINE_BEGINS = regex(r"(?<!\\)(?<!\\[ \t])\n[ \t]*(?:\$\[\[[ \t]*)?\Z")
 _INSTALLERS = frozenset({"pip", "pip3", "conda", "mamba", "uv"})
-_INTERPRETER = re.compile(r"python[0-9.]*|bash|sh|torchrun|accelerate|deepspeed")
-_ONE_WORD = re.compile(r"[\w.,:/@%+=-]*")
+_INTERPRETER = regex(r"python[0-9.]*|bash|sh|torchrun|accelerate|deepspeed")
+_ONE_WORD = regex(r"[\w.,:/@%+=-]*")
 # What ends a quoted text of a POSIX shell, or is run in it. `$NAME` within double quotes may be meant.
-_QUOTE_OR_ESCAPE = re.compile(r"[\\'\"]")
-_BREAKS = {"'": re.compile("'"), '"': re.compile(r'"|`|\$\(')}
+_QUOTE_OR_ESCAPE = regex(r"[\\'\"]")
+_BREAKS = {"'": regex("'"), '"': re.compile(r'"|`|\$\(')}
 
 
 UNQUOTED_TEXT = Rule("AML551", "unquoted-text", "info").explained(
@@ -237,7 +238,7 @@ def _ended_early(command: ParsedCommand, context: LintContext) -> Iterator[Diagn
         previous_line = span.line
 
 
-_TEST = re.compile(r"(?<!\$)\[\[")
+_TEST = regex(r"(?<!\$)\[\[")
 """A condition may go on with `-f` in its next line."""
 
 
@@ -274,10 +275,10 @@ command: >-
 ⇒›  --epochs 3
 """,
 )
-_CONTINUED = re.compile(r"\\\n[ \t]*\Z")
-_FLAG_BELOW = re.compile(r"\n(?:[ \t]*#[^\n]*\n)*[ \t]*(?:\$\[\[[ \t]*)?(--?[A-Za-z][\w-]*)")
+_CONTINUED = regex(r"\\\n[ \t]*\Z")
+_FLAG_BELOW = regex(r"\n(?:[ \t]*#[^\n]*\n)*[ \t]*(?:\$\[\[[ \t]*)?(--?[A-Za-z][\w-]*)")
 # What begins a line that is no prose.
-_CODE = re.compile(r"--?[A-Za-z]\S*|\$\S+|&&|\|\||[|;]|(?:python3?|torchrun|accelerate|deepspeed|pip|bash|sh|cd)(?=\s)")
+_CODE = regex(r"--?[A-Za-z]\S*|\$\S+|&&|\|\||[|;]|(?:python3?|torchrun|accelerate|deepspeed|pip|bash|sh|cd)(?=\s)")
 
 
 @check("command")
@@ -368,13 +369,13 @@ def _is_folded(document: Document, node: Node) -> bool:
     return document.text[node.offsets[0] : node.offsets[0] + 1] == ">"
 
 
-_LEADING = re.compile(r"\A\s*(&&|\|\||\||;)")
-_DOUBLED = re.compile(r"(?:&&|\|\|)\s*(&&|\|\||;|\|)|(?<!;);[ \t]+(;)(?!;)")
-_TRAILING = re.compile(r"(&&|\|\||(?<!>)\|)\s*\Z")
-_WORD_PROCESSOR = re.compile("[\u201c\u201d\u2018\u2019\u201e\u00a0]")
+_LEADING = regex(r"\A\s*(&&|\|\||\||;)")
+_DOUBLED = regex(r"(?:&&|\|\|)\s*(&&|\|\||;|\|)|(?<!;);[ \t]+(;)(?!;)")
+_TRAILING = regex(r"(&&|\|\||(?<!>)\|)\s*\Z")
+_WORD_PROCESSOR = regex("[\u201c\u201d\u2018\u2019\u201e\u00a0]")
 _NAMES = {"\u00a0": "a no-break space"}
 # These have rules of their own for quotes, operators and parentheses.
-_OTHER_SYNTAX = re.compile(r"\(\(|\$'|\besac\b|\bfunction\b|\$\{\w{1,64}[/#%]")
+_OTHER_SYNTAX = regex(r"\(\(|\$'|\besac\b|\bfunction\b|\$\{\w{1,64}[/#%]")
 _CLOSED_BY = {"if": "fi", "for": "done", "while": "done", "until": "done", "select": "done", "{": "}", "(": ")"}
 _MIDDLE_OF = {"fi": "then", "done": "do"}
 

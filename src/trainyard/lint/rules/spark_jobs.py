@@ -11,6 +11,7 @@ from trainyard.lint.checks import LintContext, LintedFile, check, known_words
 from trainyard.lint.rules.code_folders import FILE_NOT_IN_CODE
 from trainyard.lint.script_calls import script_steps
 from trainyard.project_files import names_in
+from trainyard.settings.regex import regex
 from trainyard.settings.suggestions import close_match, only_close, slips
 from trainyard.spec.diagnostic import Diagnostic, Related, Severity
 from trainyard.spec.documents import Entry, Node, shorten
@@ -23,23 +24,23 @@ from trainyard.spec.rules import MISSING_KEY, UNKNOWN_KEY
 
 # What Spark gives to its executors: paths within the code.
 _FILE_KEYS = ("py_files", "jars", "files", "archives")
-_PLAIN_PATH = re.compile(r"(?![/~]|\.\.)[\w./ -]+")
+_PLAIN_PATH = regex(r"(?![/~]|\.\.)[\w./ -]+")
 _LEAST, _MOST = "spark.dynamicAllocation.minExecutors", "spark.dynamicAllocation.maxExecutors"
 _INSTANCES = "spark.executor.instances"
 _DYNAMIC = "spark.dynamicAllocation.enabled"
 _SETTINGS: list[str] = known_words("spark")
 _MOST_SLIPS = 2
-_VERSION = re.compile(r"\s*([0-9]+)\.([0-9]+)")
+_VERSION = regex(r"\s*([0-9]+)\.([0-9]+)")
 # https://learn.microsoft.com/azure/machine-learning/apache-spark-azure-ml-concepts
 _FIRST_VERSION = (3, 2)
 _CORES = ("spark.driver.cores", "spark.executor.cores")
 _MEMORIES = ("spark.driver.memory", "spark.executor.memory")
 _NEEDED = frozenset({*_CORES, *_MEMORIES, _INSTANCES})
-_MEMORY = re.compile(r"([0-9]+)[a-z]*", re.IGNORECASE)
+_MEMORY = regex(r"([0-9]+)[a-z]*", re.IGNORECASE)
 # Spark takes a number without a unit for megabytes, and no process of it starts with less.
 _FEWEST_MEGABYTES = 256
 # standard_e8s_v3 has 8 cores: https://learn.microsoft.com/azure/machine-learning/quickstart-spark-jobs
-_MACHINE = re.compile(r"standard_e([0-9]+)s_v3", re.IGNORECASE)
+_MACHINE = regex(r"standard_e([0-9]+)s_v3", re.IGNORECASE)
 _JOB = """\
 type: spark
 code: ./src

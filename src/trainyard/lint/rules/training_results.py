@@ -10,18 +10,19 @@ from collections.abc import Iterator
 from trainyard.lint.checks import LintContext, check
 from trainyard.lint.placements import Placement
 from trainyard.lint.scripts.syntax import Syntax, dotted, keyword, line_of
+from trainyard.settings.regex import regex
 from trainyard.spec.diagnostic import Diagnostic
 from trainyard.spec.documents import Node, shorten
 from trainyard.spec.parsed import ParsedCommand, ParsedPipeline
 from trainyard.spec.rule import Rule
 
-_CHECKPOINT_NAME = re.compile(r"(?<![a-z])(check_?points?|ckpts?)(?![a-z])", re.IGNORECASE)
+_CHECKPOINT_NAME = regex(r"(?<![a-z])(check_?points?|ckpts?)(?![a-z])", re.IGNORECASE)
 # `echo $TF_CONFIG` trains nothing.
 # An evaluation of the same model on the same data may well be reused.
-_EVALUATION = re.compile(
+_EVALUATION = regex(
     r"(?<![a-z])(?:eval|evaluat\w*|predict\w*|infer\w*|scor(?:e|ing)|validat\w*)(?![a-z])", re.IGNORECASE
 )
-_PROGRAM = re.compile(r"python|torchrun|deepspeed|mpirun|horovodrun|accelerate|train|\.(?:sh|py)\b")
+_PROGRAM = regex(r"python|torchrun|deepspeed|mpirun|horovodrun|accelerate|train|\.(?:sh|py)\b")
 
 
 SPOT_WITHOUT_CHECKPOINTS = Rule("AML612", "spot-without-checkpoints", "warning").explained(
@@ -134,8 +135,8 @@ def _left_deterministic(command: ParsedCommand, context: LintContext) -> Iterato
 
 # Functions of MLflow that take names, with the argument that has them.
 _TAKE_NAMES = {"log_metric": "key", "log_metrics": "metrics", "log_param": "key", "log_params": "params"}
-_NOT_IN_NAMES = re.compile(r"[^/\w.\- :]")
-_NOT_AT_START = re.compile(r"\A(?:(?:/|\.\.)+|\.\Z)")
+_NOT_IN_NAMES = regex(r"[^/\w.\- :]")
+_NOT_AT_START = regex(r"\A(?:(?:/|\.\.)+|\.\Z)")
 
 
 METRIC_NAME = Rule("AML517", "metric-name", "warning").explained(

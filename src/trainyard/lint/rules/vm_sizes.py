@@ -12,15 +12,16 @@ from functools import cache
 
 from trainyard.lint.checks import LintContext, LintedFile, check, sku_named
 from trainyard.lint.placements import Placement
+from trainyard.settings.regex import regex
 from trainyard.spec.diagnostic import Diagnostic, Related
 from trainyard.spec.documents import Value, shorten
 from trainyard.spec.rule import Rule
 
 # Numbers of CPUs of the families D, E and F from their third (F: second) to their fifth version, constrained ones
 # aside: https://learn.microsoft.com/azure/virtual-machines/sizes/overview
-_CPU_SIZE = re.compile(r"Standard_([DEF])([0-9]+)[a-z]*_v([2-5])", re.IGNORECASE)
+_CPU_SIZE = regex(r"Standard_([DEF])([0-9]+)[a-z]*_v([2-5])", re.IGNORECASE)
 _CPUS = frozenset({2, 4, 8, 16, 20, 32, 48, 64, 72, 80, 96, 104, 112, 128, 144, 160, 192})
-_GPU_SIZE = re.compile(r"Standard_N[CD]\d", re.IGNORECASE)
+_GPU_SIZE = regex(r"Standard_N[CD]\d", re.IGNORECASE)
 
 
 def machine_related(placement: Placement) -> list[Related]:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from trainyard.lint.checks import LintContext, LintedFile, check
+from trainyard.settings.regex import regex
 from trainyard.spec.diagnostic import Diagnostic, Span
 from trainyard.spec.documents import Document, Node, describe
 from trainyard.spec.file_kinds import COMPUTE_TYPES, KIND_NAMES, Kind, kind_by_schema
 from trainyard.spec.rule import Rule
 from trainyard.spec.rules import YAML_TRAP
 
-_OCTAL = re.compile(r"[-+]?0(?!0*\Z)[0-7_]+")  # 00 is no other number
-_SEXAGESIMAL = re.compile(r"[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?")
+_OCTAL = regex(r"[-+]?0(?!0*\Z)[0-7_]+")  # 00 is no other number
+_SEXAGESIMAL = regex(r"[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?")
 # An unquoted string may continue on the next line, even if that looks like a list item.
-_SWALLOWED_ITEM = re.compile(r"\n[ \t]+(-)[ \t]+\S")
+_SWALLOWED_ITEM = regex(r"\n[ \t]+(-)[ \t]+\S")
 # Every value beneath these keys is sent as a string.
 _SENT_AS_STRING = ("environment_variables", "tags", "properties")
 _JOB_KINDS: frozenset[Kind] = frozenset({"command_job", "sweep_job", "other_job"})
