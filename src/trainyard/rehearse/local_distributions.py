@@ -193,7 +193,7 @@ class MpiHere(LocalDistribution):
             return processes
         said = _mpi_log(attempt).read_text(encoding="utf-8", errors="replace")
         logs = attempt.logs
-        rank = max(range(len(logs)), key=lambda rank: logs[rank].stat().st_mtime_ns if logs[rank].exists() else 0)
+        rank = max(range(len(logs)), key=lambda rank: _written_at(logs[rank]))
         if failed := _FAILED_RANK.search(said):
             rank = int(failed[1])
         elif killed := _KILLED_RANK.search(said):
@@ -208,6 +208,12 @@ class MpiHere(LocalDistribution):
         if attempt.image is None:
             return _open_mpi()
         return "mpirun" if attempt.image.has_open_mpi else None
+
+
+def _written_at(log: Path) -> int:
+    """When a log was last written, in nanoseconds; 0 for an empty one, which a slow rank may create last."""
+    found = log.stat() if log.exists() else None
+    return found.st_mtime_ns if found is not None and found.st_size else 0
 
 
 def _open_mpi() -> str | None:
