@@ -1,4 +1,4 @@
-"""What `trainyard run` itself costs: per idle job, in a wide graph, when everything is reused, and in memory.
+"""What `trainyard run` itself costs: an idle job, a chain and a wide graph of them, what is reused, and in memory.
 
     python benchmarks/runner_overhead.py [--repeat 3] [--wide 500]
 
@@ -22,6 +22,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 from results import save_results
 
@@ -29,22 +30,29 @@ ROOT = Path(__file__).parents[1]
 IDLE_JOBS = 20
 LOG_BYTES = 2_000_000
 BARS = {
+    "seconds of one idle job": 0.3,
     "seconds per idle job": 0.10,
+    "seconds of a chain of 20": 0.6,
     "seconds of a wide graph": 60.0,
-    "seconds of a reused run": 1.0,
+    "seconds of a reused run": 0.3,
     "peak memory of the runner, MB": 150.0,
 }
 
 
-def write_pipeline(folder: Path, jobs: int, command: str) -> None:
-    """Write a pipeline of jobs that do not depend on each other."""
-    component = {"type": "command", "command": command, "environment": "azureml:some_environment:1"}
+def write_pipeline(folder: Path, jobs: int, command: str, *, is_chain: bool = False) -> None:
+    """Write a pipeline of jobs that do not depend on each other, or each on the one before."""
+    component: dict[str, Any] = {"type": "command", "command": command, "environment": "azureml:some_environment:1"}
     component |= {"outputs": {"out": {"type": "uri_folder"}}}
-    document = {
+    document: dict[str, Any] = {
         "type": "pipeline",
         "settings": {"default_compute": "azureml:cpu"},
         "jobs": {f"job_{number}": {"type": "command", "component": component} for number in range(jobs)},
     }
+    if is_chain:
+        component["inputs"] = {"before": {"type": "uri_folder", "optional": True}}
+        for number in range(1, jobs):
+            binding = f"${{{{parent.jobs.job_{number - 1}.outputs.out}}}}"
+            document["jobs"][f"job_{number}"]["inputs"] = {"before": binding}
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "pipeline.yml").write_text(json.dumps(document))
 
@@ -78,18 +86,22 @@ def shell_seconds() -> float:
 
 def measure(folder: Path, repeat: int, wide_jobs: int) -> tuple[dict[str, float], float, float]:
     """Return the figures that have bars, the seconds of a shell, and the processor seconds of a reused run."""
-    twenty, one, wide = folder / "twenty", folder / "one", folder / "wide"
+    twenty, one, chain, wide = (folder / name for name in ("twenty", "one", "chain", "wide"))
     write_pipeline(twenty, IDLE_JOBS, "true")
     write_pipeline(one, 1, "true")
+    write_pipeline(chain, IDLE_JOBS, "true", is_chain=True)
     write_pipeline(wide, wide_jobs, f"yes 'a line of a log' | head -c {LOG_BYTES}")
     run(twenty)  # fills the caches, and is what the last runs reuse
     shell = shell_seconds()
     pairs = [(run(twenty, "--no-cache")[0], run(one, "--no-cache")[0]) for _ in range(repeat)]
-    idle = statistics.median((many - single) / (IDLE_JOBS - 1) - shell for many, single in pairs)
+    each = statistics.median((many - single) / (IDLE_JOBS - 1) - shell for many, single in pairs)
+    single = statistics.median(seconds for _, seconds in pairs)
+    chained = statistics.median(run(chain, "--no-cache")[0] for _ in range(repeat))
     reused = [run(twenty) for _ in range(repeat)]
-    reused_seconds, reused_processor = (statistics.median(each[index] for each in reused) for index in (0, 2))
+    reused_seconds, reused_processor = (statistics.median(one_run[index] for one_run in reused) for index in (0, 2))
     wide_seconds, memory, _ = run(wide)
-    return dict(zip(BARS, (idle, wide_seconds, reused_seconds, memory), strict=True)), shell, reused_processor
+    figures = single, each, chained, wide_seconds, reused_seconds, memory
+    return dict(zip(BARS, figures, strict=True)), shell, reused_processor
 
 
 def main() -> int:

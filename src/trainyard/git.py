@@ -6,9 +6,9 @@ import hashlib
 import os
 import subprocess
 import threading
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
+from typing import NamedTuple
 
 SECONDS = 60
 OUTPUT_BYTES = 256 * 2**20
@@ -37,8 +37,7 @@ class NoGit(OSError):
     """Git is not on the PATH."""
 
 
-@dataclass(frozen=True)
-class GitAnswer:
+class GitAnswer(NamedTuple):
     """What git printed, the last line that it said about a failure, and whether it succeeded."""
 
     output: bytes

@@ -7,9 +7,8 @@ import shutil
 import stat
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from trainyard.rehearse.command import fill_command, parallel_command, spark_command, write_settings
 from trainyard.rehearse.errors import writing
@@ -36,8 +35,7 @@ def log_name(rank: int, processes: int) -> str:
     return f"std_log_process_{rank:0{len(str(processes))}d}.txt"
 
 
-@dataclass(frozen=True)
-class Attempt:
+class Attempt(NamedTuple):
     """One start of a job within a run.
 
     `inputs` are literals, or paths if the input carries files. `image` is that of the containers that its processes run
@@ -152,8 +150,7 @@ class Attempt:
         return [self.job_folder / "user_logs" / log_name(rank, count) for rank in range(count)]
 
 
-@dataclass(frozen=True)
-class AttemptEnd:
+class AttemptEnd(NamedTuple):
     """How an attempt ended; `reason` is None when it completed.
 
     `was_preempted` if it is to start again; `progress` is known of jobs that are hit on purpose. `warnings` are of what
@@ -249,8 +246,7 @@ _LARGEST_COPY_BYTES = 1 << 30
 _WRITE_BITS = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
 
 
-@dataclass(frozen=True)
-class GivenInput:
+class GivenInput(NamedTuple):
     """One input in place, and how it got there; `files` are its files with their state, the originals if linked."""
 
     name: str

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import yaml
@@ -33,8 +33,7 @@ _ANSWER_SECONDS = 60
 _LOOPBACK = frozenset({None, "", "localhost", "127.0.0.1", "::1"})
 
 
-@dataclass(frozen=True)
-class _Kind:
+class _Kind(NamedTuple):
     """What differs between engines: how `info` says that one runs without root, and how a container gets all GPUs."""
 
     name: str
@@ -49,8 +48,7 @@ _KINDS = (
 )
 
 
-@dataclass(frozen=True)
-class ContainerEngine:
+class ContainerEngine(NamedTuple):
     """An engine that answers: its name and program, and the words that give a container all GPUs.
 
     `user_words` make a container's files belong to the person who runs this, where root's would not: Azure ML's jobs
@@ -196,8 +194,7 @@ def _one_builder(folder: Path) -> Iterator[None]:
             yield
 
 
-@dataclass(frozen=True)
-class _Images:
+class _Images(NamedTuple):
     """What has images pulled and built by an engine, with logs in `folder`; `note` tells of both."""
 
     engine: ContainerEngine

@@ -7,8 +7,8 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from trainyard.rehearse.errors import RunError, writing
 from trainyard.settings.files import file_sha256, files_beneath, replace_text
@@ -123,8 +123,7 @@ class ContentDigests:
         return self._remembered
 
 
-@dataclass(frozen=True)
-class _State:
+class _State(NamedTuple):
     """What changes when one of some files does, how large they are together, and the newest modification time."""
 
     digest: str

@@ -6,9 +6,8 @@ import contextlib
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 from packaging.requirements import InvalidRequirement, Requirement
@@ -33,8 +32,7 @@ _BUILDS = {"tensorflow-cpu": "tensorflow", "onnxruntime-gpu": "onnxruntime"}
 _BELONGS_TO_PYTHON = frozenset({"pip", "setuptools", "wheel"})
 
 
-@dataclass(frozen=True)
-class _Entry:
+class _Entry(NamedTuple):
     """An entry of conda's dependencies, or a line for pip, as written; and where."""
 
     text: str
@@ -43,8 +41,7 @@ class _Entry:
     by_conda: bool = False
 
 
-@dataclass(frozen=True)
-class WantedPackage:
+class WantedPackage(NamedTuple):
     """A package that an environment's file asks for, and where; `python` is the interpreter itself."""
 
     name: str

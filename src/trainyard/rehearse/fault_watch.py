@@ -9,11 +9,10 @@ import time
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from trainyard.rehearse.faults import Fault
@@ -204,8 +203,7 @@ def metadata_service() -> Iterator[MetadataService]:
             thread.join()
 
 
-@dataclass(frozen=True)
-class AttemptProgress:
+class AttemptProgress(NamedTuple):
     """How far an attempt came, and what it cost to start again.
 
     `repeated_steps` are those that earlier attempts had taken already, as far as they were reported; `lost_s` are the

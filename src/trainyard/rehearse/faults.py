@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from trainyard.rehearse.errors import UsageError
 from trainyard.rehearse.local_jobs import LocalJob
@@ -22,8 +22,7 @@ _KILL_FORM = "expected JOB:rankN@step:N or JOB:rankN@SECONDSs, as in train:rank1
 _RANDOM_SECONDS = (1.0, 20.0)
 
 
-@dataclass(frozen=True)
-class Fault:
+class Fault(NamedTuple):
     """One preemption of a job's machines, or with a `rank` one crash of that process; `option` is what asked for it.
 
     `trial` is the number of the trial that it hits, where the job is a sweep.
@@ -84,10 +83,10 @@ def _checked(option: str, target: re.Match[str], jobs: Mapping[str, LocalJob], s
 
 def _timed(hit: Fault, timing: re.Match[str]) -> Iterator[Fault]:
     if timing["step"]:
-        yield replace(hit, step=int(timing["step"]))
+        yield hit._replace(step=int(timing["step"]))
     elif timing["seconds"]:
-        yield replace(hit, seconds=float(timing["seconds"]))
+        yield hit._replace(seconds=float(timing["seconds"]))
     else:
         chance = random.SystemRandom()
         for share in sorted(chance.uniform(0.05, 0.95) for _ in range(int(timing["count"]))):
-            yield replace(hit, seconds=chance.uniform(*_RANDOM_SECONDS), share=share)
+            yield hit._replace(seconds=chance.uniform(*_RANDOM_SECONDS), share=share)

@@ -21,8 +21,8 @@ import functools
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 _BINDING = re.compile(r"\$\{\{.*?\}\}")
 _OPTIONAL_PART = re.compile(r"\$\[\[|\]\]")
@@ -89,8 +89,7 @@ def is_python(place: str) -> bool:
     return place.endswith((".py", ".pyi"))
 
 
-@dataclass(frozen=True)
-class _Module:
+class _Module(NamedTuple):
     """What one file says: its imports as (level, module, names), the names in its strings, and how it may load code."""
 
     imports: tuple[tuple[int, str, tuple[str, ...]], ...]

@@ -12,8 +12,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from trainyard.rehearse.command import WITHOUT_GPUS
 from trainyard.rehearse.machine import VISIBLE_DEVICES, job_path
@@ -30,8 +29,7 @@ _PROVIDER = "Microsoft.MachineLearningServices"
 _WORKSPACE = f"/subscriptions/{_NO_SUBSCRIPTION}/resourceGroups/local/providers/{_PROVIDER}/workspaces/local"
 
 
-@dataclass(frozen=True)
-class Variable:
+class Variable(NamedTuple):
     """One variable: its value for a rank of an attempt, the source of this knowledge, and when it is set."""
 
     name: str

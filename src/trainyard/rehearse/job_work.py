@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from trainyard.rehearse.attempts import (
     Attempt,
@@ -58,8 +58,7 @@ class Software:
         return self.pythons.get(job, self.python)
 
 
-@dataclass(frozen=True)
-class RunContext:
+class RunContext(NamedTuple):
     """What all jobs of a run share; `folder` is the run's absolute path, `faults` are those of each job.
 
     `seen_folder` is the same folder under the path that jobs see. `named_job` is the one that the user named: it is
@@ -86,8 +85,7 @@ class RunContext:
         return self.seen_folder / "jobs" / job
 
 
-@dataclass(frozen=True)
-class Reused:
+class Reused(NamedTuple):
     """The job's outputs were taken from an earlier run, where they have this key; `why` says what differs, if any."""
 
     job: str
@@ -97,8 +95,7 @@ class Reused:
     why: str
 
 
-@dataclass(frozen=True)
-class Started:
+class Started(NamedTuple):
     """The job's processes are about to start; `why` says why it was not reused, `warnings` will be in rank 0's log."""
 
     job: str
@@ -109,8 +106,7 @@ class Started:
     warnings: WarningLines
 
 
-@dataclass(frozen=True)
-class Ended:
+class Ended(NamedTuple):
     """An attempt has ended; another follows if it was preempted. `not_struck` are the faults that came too late."""
 
     job: str
@@ -118,8 +114,7 @@ class Ended:
     not_struck: Sequence[Fault] = ()
 
 
-@dataclass(frozen=True)
-class Broken:
+class Broken(NamedTuple):
     """The job could not be started; `error` is set if the runner itself has a bug."""
 
     job: str
@@ -127,8 +122,7 @@ class Broken:
     error: BaseException | None = None
 
 
-@dataclass(frozen=True)
-class TrialsChanged:
+class TrialsChanged(NamedTuple):
     """A trial of a sweep has started or ended; `trials` are all of them, and the same list each time."""
 
     job: str
@@ -185,7 +179,7 @@ def work(
                 break
             post(Ended(job.name, end))
             lose_what_a_preemption_takes(attempt)
-            attempt, why = replace(attempt, number=attempt.number + 1), "it was preempted"
+            attempt, why = attempt._replace(number=attempt.number + 1), "it was preempted"
         if end.reason is None:
             _publish(context, job)
         if end.reason is None and not end.warnings and identity == key.key:

@@ -37,7 +37,7 @@ def launch(attempt: Attempt, given: Sequence[GivenInput], cancellation: Cancella
         except OSError as error:
             raise RunError(f"{attempt.job.name}: its processes cannot be started: {error.strerror or error}") from error
         end = outcome(attempt, processes, given, cancellation.reason)
-        return replace(end, progress=attempt.faults.end()) if attempt.faults is not None else end
+        return end._replace(progress=attempt.faults.end()) if attempt.faults is not None else end
     finally:
         take_back_inputs(attempt.data_folder)
         drop_empty_artifacts(attempt)
@@ -53,8 +53,7 @@ def _run(attempt: Attempt, given: Sequence[GivenInput], cancellation: Cancellati
         first = job.distribution.first_port if job.distribution is not None else 0
         candidates = range(first, first + 1000)  # all below 32768, where Linux begins to assign ports to clients
         outputs, faults = attempt.job_folder / "outputs", attempt.faults
-        attempt = replace(
-            attempt,
+        attempt = attempt._replace(
             ports=[stack.enter_context(reserved_port(candidates)) for _ in range(ports)],
             events_url=faults.begin(attempt.logs[0], attempt.tracked, outputs, stack) if faults is not None else None,
         )

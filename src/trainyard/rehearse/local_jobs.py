@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 from trainyard.rehearse.errors import UsageError, error_at
 from trainyard.rehearse.local_data import KeptData, LocalPath, local_path, on_this_machine
@@ -29,8 +30,7 @@ _UNPASSABLE = re.compile("[\x00\ud800-\udfff]")
 _SMALLEST_LIMIT = 4
 
 
-@dataclass(frozen=True)
-class WrittenValue:
+class WrittenValue(NamedTuple):
     """A literal that another job writes into this output, as text."""
 
     output: JobOutput
@@ -104,8 +104,7 @@ class LocalJob:
         return any(path.resolve().is_relative_to(folder.resolve()) for folder in folders if folder is not None)
 
 
-@dataclass(frozen=True)
-class LocalPipeline:
+class LocalPipeline(NamedTuple):
     """The jobs in an order in which they can run, where the pipeline's outputs come from, and what was changed."""
 
     pipeline: Pipeline
@@ -243,8 +242,7 @@ def _destinations(resolution: Resolution, use: JobUse) -> Iterator[tuple[str, st
             yield port, text
 
 
-@dataclass(frozen=True)
-class ProcessCap:
+class ProcessCap(NamedTuple):
     """The cap on the processes of a job: `max_processes` if the user gives it, else what this machine has."""
 
     processors: int

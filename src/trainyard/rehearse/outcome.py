@@ -7,8 +7,8 @@ import re
 import shutil
 import signal
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from trainyard.printing import last_lines, plain_text
 from trainyard.rehearse.attempts import Attempt, AttemptEnd, GivenInput
@@ -168,8 +168,7 @@ def _links(path: Path) -> Iterator[Path]:
         yield from (link for name in sorted([*folders, *files]) if (link := Path(folder, name)).is_symlink())
 
 
-@dataclass(frozen=True)
-class LoggedError:
+class LoggedError(NamedTuple):
     """The error that a log ends with: its message on one line, and the lines up to it."""
 
     cause: str | None

@@ -12,8 +12,8 @@ import re
 import tempfile
 import zipfile
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from trainyard.rehearse.digests import ContentDigests, digest_of
 from trainyard.rehearse.errors import RunError
@@ -33,8 +33,7 @@ _NO_FILES = ("/dev", "/proc", "/run", "/sys")
 _NOT_CONTENT = frozenset({"__pycache__", ".git", ".trainyard"})
 
 
-@dataclass(frozen=True)
-class NamedFiles:
+class NamedFiles(NamedTuple):
     """An absolute path as a job names it, maybe with wildcards, and what is there."""
 
     text: str

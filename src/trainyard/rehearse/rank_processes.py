@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from trainyard.rehearse.cancellation import Cancellation
 from trainyard.rehearse.guardian import kill_beneath, processes_beneath, variables_of
@@ -107,8 +107,7 @@ class ProcessesEnded:
     fault: Fault | None = None
 
 
-@dataclass(frozen=True)
-class _Exit:
+class _Exit(NamedTuple):
     rank: int
     code: int
     moment: float

@@ -16,9 +16,8 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from trainyard.rehearse.digests import ContentDigests, digest_of, write_json
 from trainyard.rehearse.errors import writing
@@ -41,16 +40,14 @@ _LOCAL_PYTHON = "the local Python and its packages"
 _IMAGE = "the container image"
 
 
-@dataclass(frozen=True)
-class JobKey:
+class JobKey(NamedTuple):
     """The key of a job's result, and the digest of each part of it."""
 
     key: str
     parts: dict[str, str]
 
 
-@dataclass(frozen=True)
-class EarlierResult:
+class EarlierResult(NamedTuple):
     """A completed job of an earlier run whose outputs are complete and unaltered."""
 
     run_folder: Path

@@ -12,7 +12,7 @@ import shutil
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta, timezone
 from itertools import count
@@ -101,7 +101,7 @@ def _output_path(output: JobOutput) -> str:
     return f"jobs/{output.job}/outputs/{output.port}"
 
 
-def write_record(writer: RunRecordWriter, changed: str | None = None) -> None:
+def write_record(writer: RunRecordWriter, changed: Collection[str] | None = None) -> None:
     """Replace run.json, of whose jobs only `changed` and those that run may have changed; without it all.
 
     Raise `RunError` if it cannot be written, leaving it as it was.

@@ -7,8 +7,8 @@ import os
 import re
 import shutil
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from trainyard.printing import short
 from trainyard.rehearse.attempts import place_of_input
@@ -48,8 +48,7 @@ _RECORDED = ("max_processes", "strict", "only", "from_job", "without_gpus", "reu
 """Options that a record has under the same names, for a run that is resumed."""
 
 
-@dataclass(frozen=True)
-class _CheckedPipeline:
+class _CheckedPipeline(NamedTuple):
     """A pipeline of which everything has been checked that can be checked before a process starts."""
 
     here: LocalPipeline
@@ -61,8 +60,7 @@ class _CheckedPipeline:
         return [job for name, job in self.here.jobs.items() if name in self.selection.run]
 
 
-@dataclass(frozen=True)
-class _Found:
+class _Found(NamedTuple):
     """What a run takes from this machine: earlier results, what its jobs run in, and the digests of files."""
 
     reused: dict[str, ReusedResult]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from trainyard.rehearse.digests import ContentDigests
 from trainyard.rehearse.errors import UsageError
@@ -16,8 +16,7 @@ from trainyard.settings.suggestions import did_you_mean
 from trainyard.spec.diagnostic import SpecError
 
 
-@dataclass(frozen=True)
-class Selection:
+class Selection(NamedTuple):
     """`run` are the jobs to run, `reused` those whose earlier outputs they read, `named` the one the user named."""
 
     run: frozenset[str]
@@ -53,8 +52,7 @@ def _with_dependents(upstream: Mapping[str, frozenset[str]], job: str) -> set[st
         found |= more
 
 
-@dataclass(frozen=True)
-class ReusedResult:
+class ReusedResult(NamedTuple):
     """The earlier result of a job that is left out, the job's record in that run, and a description of the choice."""
 
     earlier: EarlierResult

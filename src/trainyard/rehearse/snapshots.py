@@ -6,8 +6,8 @@ import json
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from trainyard.rehearse.digests import ContentDigests, write_json
 from trainyard.rehearse.errors import error_at, writing
@@ -19,8 +19,7 @@ from trainyard.spec.uploads import ignore_rule
 _ALWAYS_DROPPED = frozenset({"__pycache__", ".trainyard"})
 
 
-@dataclass(frozen=True)
-class Snapshot:
+class Snapshot(NamedTuple):
     """Files and their places in the job's working directory, sorted by place."""
 
     files: tuple[tuple[Path, str], ...]

@@ -99,9 +99,8 @@ def _run_trial(
     """Run one trial; return the best value that it logged, if it did, and why it failed, if it did."""
     number, drawn = trial.number, trial.inputs
     component = trial_component(attempt.job.component, sweep)
-    run = replace(attempt.run, run_id=f"{attempt.run.run_id}_{number}")
-    own = replace(
-        attempt,
+    run = attempt.run._replace(run_id=f"{attempt.run.run_id}_{number}")
+    own = attempt._replace(
         job=replace(attempt.job, trial=component, timeout_seconds=sweep.trial_timeout_seconds),
         job_folder=attempt.job_folder / trial.folder,
         inputs={**attempt.inputs, **drawn},
@@ -111,11 +110,11 @@ def _run_trial(
     )
     store.start_run(run, f"{attempt.job.name} trial {number}")
     with attempt.faults.of_trial(number) if attempt.faults is not None else nullcontext() as faults:
-        own = replace(own, faults=faults)
+        own = own._replace(faults=faults)
         end = launch(own, make_folders(own), cancellation)
         while end.was_preempted:
             lose_what_a_preemption_takes(own)
-            own = replace(own, number=own.number + 1)
+            own = own._replace(number=own.number + 1)
             end = launch(own, make_folders(own), cancellation)
     store.end_run(run, "FINISHED" if end.reason is None else "FAILED")
     trial.attempts = own.number

@@ -11,9 +11,8 @@ import re
 import shutil
 import time
 import uuid
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from trainyard.rehearse.errors import writing
 from trainyard.settings.files import replace_text
@@ -25,8 +24,7 @@ _LOCAL_SOURCE = 4  # mlflow.entities.SourceType.LOCAL
 EndStatus = Literal["FINISHED", "FAILED", "KILLED"]
 
 
-@dataclass(frozen=True)
-class RunIdentity:
+class RunIdentity(NamedTuple):
     """How MLflow and the variables of the contract identify a run of a pipeline, or of one of its jobs."""
 
     run_id: str
@@ -46,11 +44,10 @@ class RunIdentity:
 
         MLflow takes no dots, which the names of jobs in nested pipelines have; no job has a hyphen in their place.
         """
-        return replace(self, run_id=f"{self.root_run_id}_{job.replace('.', '-')}")
+        return self._replace(run_id=f"{self.root_run_id}_{job.replace('.', '-')}")
 
 
-@dataclass(frozen=True)
-class TrackingStore:
+class TrackingStore(NamedTuple):
     """An MLflow file store in a folder. Its methods raise `RunError` when the disk refuses."""
 
     folder: Path

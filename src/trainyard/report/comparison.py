@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from string import ascii_uppercase
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import trainyard
 from trainyard.report.curves import STYLES, Chart, draw_compared_charts
@@ -29,8 +28,7 @@ _Logged = Mapping[str, Mapping[str, Tracked]]
 MOST_RUNS = len(STYLES)
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(NamedTuple):
     """A quantity or setting, with its text for each run in the order of the runs."""
 
     label: str
@@ -42,8 +40,7 @@ class Row:
         return len(set(self.values)) > 1
 
 
-@dataclass(frozen=True)
-class ComparedTraining:
+class ComparedTraining(NamedTuple):
     """The curves of the same job in each run, and the pictures that it logged, each with the run's letter."""
 
     job: str
@@ -51,8 +48,7 @@ class ComparedTraining:
     pictures: tuple[tuple[str, Image], ...]
 
 
-@dataclass(frozen=True)
-class Comparison:
+class Comparison(NamedTuple):
     """Two or more runs, each with a letter; rows hold a value for each run."""
 
     runs: dict[str, RunRecord]

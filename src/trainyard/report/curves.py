@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 from trainyard.report.job_results import Metrics, Point
 from trainyard.settings.quantities import count, counted, number
@@ -25,16 +25,14 @@ TRACKED_WIDTH = _WIDTHS[-1]
 _LEFT, _RIGHT, _TOP, _BOTTOM = 54, 14, 12, 40
 
 
-@dataclass(frozen=True)
-class Tick:
+class Tick(NamedTuple):
     """A labelled position on an axis, in the drawing's units."""
 
     at: float
     label: str
 
 
-@dataclass(frozen=True)
-class Curve:
+class Curve(NamedTuple):
     """One series: its path, its dots, and where its value was not finite."""
 
     label: str
@@ -61,8 +59,7 @@ class Chart:
     height, left, top, bottom = _HEIGHT, _LEFT, _TOP, _HEIGHT - _BOTTOM
 
 
-@dataclass(frozen=True)
-class Line:
+class Line(NamedTuple):
     """A series to draw: its name in the legend, its style (first, second, third), and whether its points get dots."""
 
     label: str
@@ -197,7 +194,7 @@ def round_ticks(low: float, high: float, about: int) -> list[float]:
 
 def draw_chart(look: Look, lines: Sequence[Line], width: float = _WIDTHS[0]) -> Chart:
     """Return the chart of some series, each of at least one point, thinned where they have many."""
-    series = [replace(line, points=thinned(line.points, look.most_points)) for line in lines]
+    series = [line._replace(points=thinned(line.points, look.most_points)) for line in lines]
     steps = [step for line in series for step, _ in line.points]
     step_range = _widened(min(steps), max(steps))
     value_range = _value_range([value for line in series for _, value in line.points if math.isfinite(value)], look)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from types import MappingProxyType
+from typing import NamedTuple
 
 from trainyard.errors import UsageError
 from trainyard.printing import shortened
@@ -29,8 +30,7 @@ _MARGIN = 4
 _ARROW = 7
 
 
-@dataclass(frozen=True)
-class _Boxes:
+class _Boxes(NamedTuple):
     """The size of boxes, the gaps between them (in the wide drawing), and how long a name may be."""
 
     width: float
@@ -46,8 +46,7 @@ _MOST_FULL_BOXES = 40
 """Of more jobs only state and name are drawn, in small boxes; the rest is in their tooltips and details."""
 
 
-@dataclass(frozen=True)
-class JobBox:
+class JobBox(NamedTuple):
     """One job's box: its top left corner and its text; `pipeline` is the one within that it belongs to, if any."""
 
     job: JobRecord
@@ -57,16 +56,14 @@ class JobBox:
     name: str
 
 
-@dataclass(frozen=True)
-class Arrow:
+class Arrow(NamedTuple):
     """An SVG path, and the data that the arrow stands for."""
 
     path: str
     tooltip: str
 
 
-@dataclass(frozen=True)
-class Drawing:
+class Drawing(NamedTuple):
     """A graph in units of one pixel; `direction` is `wide` (left to right) or `tall` (top to bottom).
 
     `captions` are in place of the states of jobs, by their names, where nothing has run.
@@ -126,7 +123,7 @@ def draw_graph(
     boxes = _FULL
     if len(jobs) > _MOST_FULL_BOXES:
         longest = max(len(part) for job in jobs.values() for part in _names(job))
-        boxes = replace(_COMPACT, width=44 + 7.6 * min(longest, _COMPACT.name_characters))
+        boxes = _COMPACT._replace(width=44 + 7.6 * min(longest, _COMPACT.name_characters))
     spacing = (
         Spacing(boxes.height, boxes.width, gap_between_layers=40, gap_within_layer=18)
         if tall
@@ -206,8 +203,7 @@ def _point(place: BoxCentre, tall: bool) -> str:
     return f"{x:.1f},{y:.1f}"
 
 
-@dataclass(frozen=True)
-class Bar:
+class Bar(NamedTuple):
     """One attempt: its start and its length, in per cent of the timeline."""
 
     start: float
@@ -215,16 +211,14 @@ class Bar:
     tooltip: str
 
 
-@dataclass(frozen=True)
-class JobBars:
+class JobBars(NamedTuple):
     """One job's bars."""
 
     job: JobRecord
     bars: tuple[Bar, ...]
 
 
-@dataclass(frozen=True)
-class Timeline:
+class Timeline(NamedTuple):
     """All jobs that ran, in the order of their start, over `seconds`."""
 
     rows: tuple[JobBars, ...]

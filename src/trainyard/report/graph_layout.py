@@ -8,15 +8,14 @@ neighbours; then every job is moved as close to the middle of its neighbours as 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from graphlib import TopologicalSorter
 from itertools import pairwise
+from typing import NamedTuple
 
 _SWEEPS = 8
 
 
-@dataclass(frozen=True)
-class Spacing:
+class Spacing(NamedTuple):
     """Sizes in the drawing's units: along the flow (`depth`) and across it (`breadth`)."""
 
     box_depth: float
@@ -25,16 +24,14 @@ class Spacing:
     gap_within_layer: float
 
 
-@dataclass(frozen=True)
-class BoxCentre:
+class BoxCentre(NamedTuple):
     """The centre of a job's box: along the flow and across it."""
 
     depth: float
     breadth: float
 
 
-@dataclass(frozen=True)
-class Edge:
+class Edge(NamedTuple):
     """An arrow between two jobs, and the places it passes, from the source's centre to the target's."""
 
     source: str
@@ -42,8 +39,7 @@ class Edge:
     through: tuple[BoxCentre, ...]
 
 
-@dataclass(frozen=True)
-class Layout:
+class Layout(NamedTuple):
     """All places; the drawing spans 0…depth along the flow and 0…breadth across it."""
 
     places: dict[str, BoxCentre]
@@ -52,8 +48,7 @@ class Layout:
     breadth: float
 
 
-@dataclass(frozen=True)
-class _Bend:
+class _Bend(NamedTuple):
     """The place of an edge in a layer that it passes."""
 
     source: str

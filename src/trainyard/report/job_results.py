@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from trainyard.settings.files import is_file_within, read_regular
 from trainyard.settings.quantities import EVALUATION_COUNTS, EVALUATION_FORMAT, as_text, counted
@@ -314,8 +314,7 @@ def _logged_step(line: str) -> dict[str, Any] | None:
     return row if step is not None and abs(step) < _TOO_LARGE_TO_DRAW else None
 
 
-@dataclass(frozen=True)
-class Image:
+class Image(NamedTuple):
     """An image artifact."""
 
     name: str
@@ -327,8 +326,7 @@ class Image:
         return _picture_address(self.file)
 
 
-@dataclass(frozen=True)
-class LoggedTable:
+class LoggedTable(NamedTuple):
     """A table artifact of `mlflow.log_table`: its name, its columns, and its first rows of so many."""
 
     name: str

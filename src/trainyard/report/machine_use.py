@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 from trainyard.report.curves import TRACKED_WIDTH, Chart, Line, Look, draw_chart
 from trainyard.report.job_results import Point
@@ -23,8 +22,7 @@ _TIME_UNITS = ((2 * 3600, 3600, "hours"), (2 * 60, 60, "minutes"), (0, 1, "secon
 """From how many seconds on, the seconds in the unit, its name."""
 
 
-@dataclass(frozen=True)
-class MachineUse:
+class MachineUse(NamedTuple):
     """A job's use of the machine in its last attempt; of a sweep, that of its trials together, without charts.
 
     `charts` are empty for a short job, too, or one of many.
@@ -35,8 +33,7 @@ class MachineUse:
     charts: tuple[Chart, ...]
 
 
-@dataclass(frozen=True)
-class _Samples:
+class _Samples(NamedTuple):
     """Series by the seconds since the attempt began. Shares of GPUs are means over the GPUs, memory is their sum."""
 
     processors: int

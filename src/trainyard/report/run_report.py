@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import trainyard
 from trainyard.errors import UsageError
@@ -63,8 +63,7 @@ _LONGEST_SAMPLE = 96
 """How many characters of generated text fit on a line of a terminal, beside its label."""
 
 
-@dataclass(frozen=True)
-class Input:
+class Input(NamedTuple):
     """An input of a job: its value, and the `job.port` that wrote it if another job did."""
 
     name: str
@@ -93,8 +92,7 @@ class JobView:
         self.tracked_charts = draw_tracked_charts(self.tracked.metrics) if self.tracked else []
 
 
-@dataclass(frozen=True)
-class Headline:
+class Headline(NamedTuple):
     """The main figure of the run."""
 
     label: str
@@ -102,8 +100,7 @@ class Headline:
     detail: str
 
 
-@dataclass(frozen=True)
-class RunningJob:
+class RunningJob(NamedTuple):
     """A job that runs: when its attempt began, when any of its ranks last said something, and the last line."""
 
     name: str
@@ -114,8 +111,7 @@ class RunningJob:
     logs: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class LogTail:
+class LogTail(NamedTuple):
     """A log's path beneath the run folder, a title, and its last lines."""
 
     path: str

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean, median, stdev
+from typing import NamedTuple
 
 from trainyard.report.job_results import Metrics
 from trainyard.settings.quantities import count, duration, memory, percentage
@@ -19,8 +19,7 @@ The slowest of many ranks is chosen after the fact, so more than the usual two o
 """
 
 
-@dataclass(frozen=True)
-class Figure:
+class Figure(NamedTuple):
     """A quantity as text, with its label."""
 
     label: str

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from trainyard.settings.step_fields import StepField
 from trainyard.settings.suggestions import closest
@@ -131,8 +131,7 @@ class ConfiguredSetting:
         return f"{self.path} gives {self.name} {in_json(self.value)}"
 
 
-@dataclass(frozen=True)
-class Refusal:
+class Refusal(NamedTuple):
     """What the step refuses of a configuration."""
 
     path: str

@@ -11,7 +11,7 @@ import graphlib
 import json
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path, PurePosixPath
@@ -249,15 +249,16 @@ class RunRecordWriter:
         self._waited_for_disk = time.monotonic()
         self.file = record.folder / RECORD_FILE
 
-    def write(self, changed: str | None = None) -> None:
+    def write(self, changed: Collection[str] | None = None) -> None:
         """Replace run.json in the record's folder. Raise OSError if that fails, leaving the file as it was.
 
-        `changed` is the only job that may differ from what was written last, besides those that run; without it all.
+        Only the jobs `changed` may differ from what was written last, besides those that run; without it all.
         The disk is waited for when the run has ended, and each second before: a power failure costs what changed since.
         """
         record = self._record
         for name, job in record.jobs.items():
-            if changed in (None, name) or job.status == "running" or name not in self._encoded_jobs:
+            is_new = changed is None or name in changed or name not in self._encoded_jobs
+            if is_new or job.status == "running":
                 # A line for each job: json's own indentation is ten times slower.
                 self._encoded_jobs[name] = f"  {_as_json(name)}: {_as_json(_job_document(job))}"
         document = {**vars(record), "format": RUN_FORMAT}
@@ -333,7 +334,7 @@ def _check_names(record: RunRecord) -> None:
 
 def _within(run_folder: Path, paths: Mapping[str, str]) -> dict[str, Path]:
     """Return where paths of a record lead, without those that a link leads out of the run's folder."""
-    root = run_folder.resolve()
+    root = run_folder.resolve() if paths else run_folder
     places = {name: (root / path).resolve() for name, path in paths.items()}
     return {name: place for name, place in places.items() if place.is_relative_to(root)}
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from zipimport import ZipImportError, zipimporter
 
 from trainyard.settings.step_fields import (
@@ -182,8 +182,7 @@ class _Module:
                 pending += reversed([*statement.body, *statement.orelse])
 
 
-@dataclass(frozen=True)
-class _Class:
+class _Class(NamedTuple):
     module: _Module
     definition: ast.ClassDef
 
