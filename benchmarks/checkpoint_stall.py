@@ -174,7 +174,7 @@ def _train(steps: int, rounds: int, folder: Path) -> None:
         if world.is_main:
             newest = max((folder / "checkpoints").iterdir())
             figures = {
-                "parameters": engine.parameter_count(),
+                "parameters": engine.parameter_count,
                 "checkpoint_bytes": sum(file.stat().st_size for file in newest.iterdir()),
                 "step_seconds": sum(walls[False]) / steps / rounds,
                 "standing_still": (checkpoints.stall_seconds - stalled_before) / sum(walls[True]),

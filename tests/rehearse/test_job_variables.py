@@ -50,6 +50,7 @@ EVERY_JOB = {
     "PYTHONUNBUFFERED",
 }
 PYTORCH = {"MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "NODE_RANK", "RANK", "LOCAL_RANK"}
+PORTS = range(AZURE_ML_MASTER_PORT, AZURE_ML_MASTER_PORT + 1000)
 MPI = {f"OMPI_COMM_WORLD_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "NODE_RANK", "LOCAL_SIZE")}
 MPI |= {"AZ_BATCH_MASTER_NODE", "AZ_BATCHAI_MPI_MASTER_NODE"}
 NAMES_OF = {
@@ -252,18 +253,22 @@ def test_the_port_is_azure_mls_where_it_is_free_and_the_next_where_it_is_not() -
             server.bind(("127.0.0.1", AZURE_ML_MASTER_PORT))
             server.listen()
         assert not is_free(AZURE_ML_MASTER_PORT)
-        with reserved_port() as port:
+        with reserved_port(PORTS) as port:
             assert port > AZURE_ML_MASTER_PORT
             assert is_free(port)
 
 
 def test_two_jobs_at_once_get_different_ports() -> None:
-    with reserved_port() as one, reserved_port() as two:
+    with reserved_port(PORTS) as one, reserved_port(PORTS) as two:
         assert one != two
-        with reserved_port() as three:
+        with reserved_port(PORTS) as three:
             assert len({one, two, three}) == 3
 
 
 def test_when_every_port_is_taken_the_message_says_so() -> None:
-    with reserved_port() as taken, pytest.raises(RunError, match="MASTER_PORT: every port"), reserved_port([taken]):
+    with (
+        reserved_port(PORTS) as taken,
+        pytest.raises(RunError, match="MASTER_PORT: every port"),
+        reserved_port([taken]),
+    ):
         pass

@@ -14,6 +14,8 @@ from trainyard.rehearse.machine import reserved_port
 from trainyard.rehearse.run_store import create_run_folder, hold_lock
 from trainyard.settings.files import open_lock_file
 
+PORTS = range(6105, 6205)
+
 
 @pytest.fixture
 def locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -47,12 +49,12 @@ def _file(folder: Path) -> None:
 @pytest.mark.parametrize("prepare", [_link, _open_to_all, _of_somebody_else, _file])
 def test_a_prepared_folder_of_locks_is_refused(locks: Path, prepare: Callable[[Path], None]) -> None:
     prepare(locks)
-    with pytest.raises(RunError, match="expected a folder that only you can write to"), reserved_port():
+    with pytest.raises(RunError, match="expected a folder that only you can write to"), reserved_port(PORTS):
         raise AssertionError("a port was reserved")
 
 
 def test_the_folder_of_locks_is_private(locks: Path) -> None:
-    with reserved_port():
+    with reserved_port(PORTS):
         assert stat.S_IMODE(locks.stat().st_mode) == 0o700
         assert {stat.S_IMODE(file.stat().st_mode) for file in locks.iterdir()} == {0o600}
 
@@ -66,9 +68,9 @@ def test_a_lock_follows_no_link_and_empties_no_file(locks: Path, tmp_path: Path)
     open_lock_file(precious).close()
     assert precious.read_text() == "mine"
     locks.mkdir(mode=0o700)
-    for port in range(6105, 6205):
+    for port in PORTS:
         (locks / str(port)).symlink_to(precious)
-    with pytest.raises(OSError, match="symbolic links"), reserved_port():
+    with pytest.raises(OSError, match="symbolic links"), reserved_port(PORTS):
         raise AssertionError("a port was reserved")
     assert precious.read_text() == "mine"
 
@@ -89,11 +91,11 @@ def test_the_runtime_folder_of_the_session_is_used_if_it_is_private(
     session = tmp_path / "session"
     session.mkdir(mode=0o700)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(session))
-    with reserved_port():
+    with reserved_port(PORTS):
         assert list((session / "trainyard-ports").iterdir())
         assert not locks.exists()
     session.chmod(0o777)
-    with reserved_port():
+    with reserved_port(PORTS):
         assert locks.exists(), "somebody else could have prepared the session's"
 
 

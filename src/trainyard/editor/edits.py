@@ -42,14 +42,14 @@ class Action:
 
 def fixes(findings: Iterable[Diagnostic], text: str) -> Iterator[Action]:
     """Yield the fix of each finding that has one, or what its hint suggests; `text` is that of their file."""
+    template = template_of(text)
+    where = f" (and in templates/{template}, which this is rendered from)" if template is not None else ""
     for finding in findings:
         covered = text_at(finding.span, text) if finding.replacement is None else None
         found = suggested(finding, covered) if covered is not None else None
         edit = _fix(finding if found is None else finding._replace(replacement=found.text), text)
         if edit is not None:
-            yield Action(
-                f"Write {edit.text}{_where_from(text)}", (edit,), finding, is_fix=found is None or found.is_sure
-            )
+            yield Action(f"Write {edit.text}{where}", (edit,), finding, is_fix=found is None or found.is_sure)
 
 
 def ignore_comments(findings: Iterable[Diagnostic], document: Document) -> Iterator[Action]:
@@ -98,11 +98,6 @@ def template_of(text: str) -> str | None:
     """Return the template that a file was rendered from, as named in its header; None if it was not rendered."""
     header = read_header(text)
     return header.template if header is not None else None
-
-
-def _where_from(text: str) -> str:
-    template = template_of(text)
-    return f" (and in templates/{template}, which this is rendered from)" if template is not None else ""
 
 
 class CannotRename(UserError):

@@ -2,49 +2,49 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Literal
+
+from lsprotocol import types
 
 from trainyard.spec.diagnostic import Span
 from trainyard.spec.documents import Document, Entry, Node
 
-OutlineKind = Literal["key", "job", "port"]
+_Kind = Literal["key", "job", "port"]
+_KINDS: dict[_Kind, types.SymbolKind] = {
+    "key": types.SymbolKind.Property,
+    "job": types.SymbolKind.Function,
+    "port": types.SymbolKind.Field,
+}
 _PORTS = ("inputs", "outputs", "search_space")
 
 
-@dataclass(frozen=True)
-class OutlineEntry:
-    """A key with what is beneath it; `span` reaches from the key to the end of its value."""
-
-    name: str
-    detail: str
-    kind: OutlineKind
-    key: Span
-    span: Span
-    children: tuple[OutlineEntry, ...] = ()
+def outline_of(document: Document, range_of: Callable[[Span], types.Range]) -> list[types.DocumentSymbol]:
+    """Return the outline of a file, with its places as `range_of` converts them; empty for what is not a mapping."""
+    return _children(document.root, range_of)
 
 
-def outline_of(document: Document) -> tuple[OutlineEntry, ...]:
-    """Return the outline of a file; empty for one that is not a mapping."""
-    return _children(document.root)
+def _children(holder: Node, range_of: Callable[[Span], types.Range], kind: _Kind = "key") -> list[types.DocumentSymbol]:
+    return [_symbol(name, entry, kind, range_of) for name, entry in holder.entries.items()]
 
 
-def _children(holder: Node) -> tuple[OutlineEntry, ...]:
-    return tuple(_entry(name, entry, "key") for name, entry in holder.entries.items())
-
-
-def _entry(name: str, entry: Entry, kind: OutlineKind) -> OutlineEntry:
+def _symbol(name: str, entry: Entry, kind: _Kind, range_of: Callable[[Span], types.Range]) -> types.DocumentSymbol:
     value = entry.value
-    below: tuple[OutlineEntry, ...] = ()
+    below: list[types.DocumentSymbol] = []
     if kind == "job":
-        below = _children(value)
+        below = _children(value, range_of)
     elif kind == "key" and name == "jobs":
-        below = tuple(_entry(job, each, "job") for job, each in value.entries.items())
+        below = _children(value, range_of, "job")
     elif kind == "key" and name in _PORTS:
-        below = tuple(_entry(port, each, "port") for port, each in value.entries.items())
-    key, end = entry.key.span, max(entry.key.span, value.span, key=lambda span: (span.end_line, span.end_column))
-    for child in below:
-        end = max(end, child.span, key=lambda span: (span.end_line, span.end_column))
-    span = key._replace(end_line=end.end_line, end_column=end.end_column)
-    detail = value.text if not value.is_mapping and value.span.line == value.span.end_line else value.word("type")
-    return OutlineEntry(name, detail, kind, key, span, below)
+        below = _children(value, range_of, "port")
+    key, detail = range_of(entry.key.span), value.word("type")
+    if not value.is_mapping and value.span.line == value.span.end_line:
+        detail = value.text
+    return types.DocumentSymbol(
+        name or '""',  # an empty name is against the protocol, and YAML has empty keys
+        _KINDS[kind],
+        range=types.Range(key.start, max(key.end, range_of(value.span).end, *(child.range.end for child in below))),
+        selection_range=key,
+        detail=detail or None,
+        children=below,
+    )

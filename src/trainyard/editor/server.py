@@ -23,7 +23,7 @@ from trainyard.editor.checker import Checker
 from trainyard.editor.completions import Completion, CompletionKind, completions
 from trainyard.editor.edits import Action, CannotRename, Edit
 from trainyard.editor.hovers import hover
-from trainyard.editor.outline import OutlineEntry, OutlineKind, outline_of
+from trainyard.editor.outline import outline_of
 from trainyard.editor.positions import Places, path_of
 from trainyard.editor.symbols import Symbol, Symbols
 from trainyard.editor.workspace import Checked, EditorWorkspace, Found
@@ -305,7 +305,7 @@ def _register_answers(server: TrainyardServer) -> None:
         file = path_of(params.text_document.uri)
         document = server.files.read([file])[1].find(file) if file is not None else None
         # What is not YAML has no outline.
-        return [_as_symbol(server, each) for each in outline_of(document)] if document is not None else []
+        return outline_of(document, server.range_of) if document is not None else []
 
     @server.feature(types.TEXT_DOCUMENT_DEFINITION)
     def on_definition(params: types.DefinitionParams) -> list[types.Location]:
@@ -426,25 +426,6 @@ def _as_code_action(server: TrainyardServer, action: Action) -> types.CodeAction
         diagnostics=[server.as_diagnostic(action.finding)],
         is_preferred=action.is_fix,
         edit=server.as_changes({file: action.edits}),
-    )
-
-
-_SYMBOL_KINDS: dict[OutlineKind, types.SymbolKind] = {
-    "key": types.SymbolKind.Property,
-    "job": types.SymbolKind.Function,
-    "port": types.SymbolKind.Field,
-}
-
-
-def _as_symbol(server: TrainyardServer, entry: OutlineEntry) -> types.DocumentSymbol:
-    return types.DocumentSymbol(
-        # An empty name is against the protocol, and YAML has empty keys.
-        entry.name or '""',
-        _SYMBOL_KINDS[entry.kind],
-        range=server.range_of(entry.span),
-        selection_range=server.range_of(entry.key),
-        detail=entry.detail or None,
-        children=[_as_symbol(server, child) for child in entry.children],
     )
 
 

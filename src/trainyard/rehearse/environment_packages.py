@@ -18,7 +18,7 @@ from packaging.version import InvalidVersion, Version
 from trainyard.catalogue.python_packages import known_module, modules_of, package_name, package_of
 from trainyard.rehearse.errors import writing
 from trainyard.rehearse.local_jobs import LocalJob
-from trainyard.rehearse.local_python import local_packages, python_version
+from trainyard.rehearse.local_python import local_packages, python_version, text_of
 from trainyard.spec.model import Environment
 from trainyard.spec.shell_words import step_call
 
@@ -107,12 +107,12 @@ def _entries_of_conda(environment: Environment) -> Iterator[_Entry]:
     for file in (environment.conda_file, *beside):
         if file is not None and file.is_file():
             with contextlib.suppress(yaml.YAMLError, ValueError, RecursionError):  # lint reports it
-                yield from _entries_in(yaml.safe_load(_text_of(file)), file, 1)
+                yield from _entries_in(yaml.safe_load(text_of(file)), file, 1)
 
 
 def _entries_in(data: Any, file: Path, start: int) -> Iterator[_Entry]:
     """The entries under `dependencies`, and those of pip there; the keys begin at the line `start`, counted from 1."""
-    numbered = list(enumerate(_text_of(file).splitlines(), start=1))[start - 1 :]
+    numbered = list(enumerate(text_of(file).splitlines(), start=1))[start - 1 :]
     dependencies = data.get("dependencies") if isinstance(data, dict) else None
     for entry in dependencies if isinstance(dependencies, list) else ():
         of_pip = entry.get("pip") if isinstance(entry, dict) else None
@@ -123,7 +123,7 @@ def _entries_in(data: Any, file: Path, start: int) -> Iterator[_Entry]:
 
 
 def _lines_of(file: Path) -> Iterator[_Entry]:
-    for number, line in enumerate(_text_of(file).splitlines(), start=1):
+    for number, line in enumerate(text_of(file).splitlines(), start=1):
         yield _Entry(line, file, number)
 
 
@@ -135,10 +135,6 @@ def _beside(environment: Environment) -> list[Path]:
     """The files of the build context."""
     folder = environment.build_path
     return sorted(file for file in folder.iterdir() if file.is_file()) if folder and folder.is_dir() else []
-
-
-def _text_of(file: Path) -> str:
-    return file.read_text(encoding="utf-8", errors="replace")
 
 
 def _of_conda(entry: _Entry) -> Iterator[WantedPackage]:

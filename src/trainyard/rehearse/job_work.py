@@ -169,7 +169,9 @@ def work(
             return
         why = why or problem or cache.why_new(start, key, job, digests)
         cache.remember_start(start, key, context.name, job, digests)
-        identity = identity_of(job, key, context.identity.run_id, earlier_keys)
+        # The output follows from the key alone, unless the job continues from what it wrote under another one.
+        follows_from_key = job.component.is_deterministic and all(earlier == key.key for earlier in earlier_keys)
+        identity = key.key if follows_from_key else f"{key.key}@{context.identity.run_id}"
         while True:
             # Before the event, which writes the record: that must not meet a disk that the copy is filling.
             given = make_folders(attempt)
@@ -213,15 +215,6 @@ def _reason_to_run(context: RunContext, job: LocalJob, *, is_restarted: bool) ->
         "is_deterministic: false": not job.component.is_deterministic,
     }
     return next((reason for reason, holds in reasons.items() if holds), None)
-
-
-def identity_of(job: LocalJob, key: JobKey, run_id: str, earlier_keys: Collection[str | None]) -> str:
-    """Return what identifies the job's output: the key alone if the output follows from it, else the run as well.
-
-    It does not follow from the key if the job is not deterministic, or continues from what it wrote under another key.
-    """
-    follows_from_key = job.component.is_deterministic and all(earlier == key.key for earlier in earlier_keys)
-    return key.key if follows_from_key else f"{key.key}@{run_id}"
 
 
 def _run(
@@ -300,10 +293,6 @@ def _publish(context: RunContext, job: LocalJob) -> None:
                 link_or_copy(str(source), str(place))
 
 
-def _filled_in(path: str, macros: Mapping[str, str]) -> str:
-    return _MACRO.sub(lambda found: macros.get(found[1], found[0]), path)
-
-
 def _inputs(context: RunContext, job: LocalJob) -> dict[str, ParameterValue | Path]:
     inputs: dict[str, ParameterValue | Path] = {}
     for name, source in job.inputs.items():
@@ -327,3 +316,7 @@ def _read_value(context: RunContext, name: str, source: WrittenValue) -> Paramet
         return typed_literal(Value(text, span, text), Port(name, source.type, span, span))
     except (OSError, UnicodeDecodeError, LiteralError) as error:
         raise RunError(f"{file}: cannot be read as the {source.type} {name!r}: {error}") from error
+
+
+def _filled_in(path: str, macros: Mapping[str, str]) -> str:
+    return _MACRO.sub(lambda found: macros.get(found[1], found[0]), path)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import shutil
+import subprocess
+import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -20,7 +24,6 @@ from trainyard.rehearse.machine import reserved_port
 from trainyard.rehearse.machine_use import machine_use_sampled
 from trainyard.rehearse.outcome import outcome
 from trainyard.rehearse.rank_processes import Process, ProcessesEnded, run_processes
-from trainyard.rehearse.read_only_mounts import read_only_prefix
 
 if TYPE_CHECKING:
     from trainyard.rehearse.container_images import ContainerImage
@@ -71,7 +74,7 @@ def _run(attempt: Attempt, given: Sequence[GivenInput], cancellation: Cancellati
         if attempt.image is not None:
             processes = _in_containers(attempt, attempt.image, processes, folders, stack)
         else:
-            read_only = read_only_prefix([str(put.place) for put in given if put.is_read_only])
+            read_only = _read_only_prefix([str(put.place) for put in given if put.is_read_only])
             processes = [replace(process, prefix=read_only) for process in processes]
         ended = run_processes(
             processes,
@@ -109,3 +112,34 @@ def _watch_machine_use(attempt: Attempt, stack: ExitStack) -> Callable[[list[int
 
     sessions = ContainerSessions(attempt, attempt.image.engine)
     return stack.enter_context(machine_use_sampled(*arguments, sessions))
+
+
+# A mount that fails leaves the input as it is: what the job wrote to it is looked for when it has ended.
+_MOUNT_AND_RUN = (
+    'mount=$1; shift; for place; do shift; [ "$place" = -- ] && break; '
+    '"$mount" -o bind,ro "$place" "$place" 2>/dev/null; done; exec "$@"'
+)
+
+
+def _read_only_prefix(places: Sequence[str]) -> tuple[str, ...]:
+    """Return the words before a command that runs it with these files and folders read-only; none where it cannot.
+
+    Azure ML mounts inputs so: https://learn.microsoft.com/azure/machine-learning/how-to-read-write-data-v2#modes. Here
+    they are mounted over themselves, where only the processes of the job see it.
+
+    The command keeps the process id, and its mounts end with the last process that it leaves. Others than root need no
+    mounts: they cannot write to the files, and what they add to a folder is found when the job has ended.
+    """
+    unshare, shell, mount = (shutil.which(program) or "" for program in ("unshare", "sh", "mount"))
+    words = (unshare, "--mount", "--", shell, "-c", _MOUNT_AND_RUN, shell, mount)
+    can_mount = places and os.geteuid() == 0 and unshare and mount and _works(words)
+    return (*words, *places, "--") if can_mount else ()
+
+
+@functools.cache
+def _works(words: tuple[str, ...]) -> bool:
+    """Whether root may mount here, as most containers do not allow, and this mount(8) knows how."""
+    with tempfile.TemporaryDirectory() as folder:
+        writing = [*words, folder, "--", "sh", "-c", 'touch "$0/file" || echo refused', folder]
+        tried = subprocess.run(writing, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=False)
+        return tried.stdout == "refused\n"

@@ -1,20 +1,23 @@
-"""The Python that jobs run with here: its version, the packages that it has, and those that lie elsewhere."""
+"""The Python that jobs run with here: its version, the packages that it has or lacks, and those that lie elsewhere."""
 
 from __future__ import annotations
 
 import ast
 import functools
+import importlib.machinery
 import json
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from trainyard.rehearse.digests import digest_of
 from trainyard.rehearse.errors import RunError
+from trainyard.rehearse.local_jobs import LocalJob
 from trainyard.settings.files import files_beneath, os_error_reason
+from trainyard.spec.shell_words import step_call
 
 _PACKAGE_FOLDERS = frozenset({"site-packages", "dist-packages"})
 _NO_PATH = re.compile(r"#|import\s")
@@ -70,15 +73,16 @@ def _editable_in(folder: str, modified_ns: int) -> list[Path]:
     found: list[Path] = []
     for name in _names_in(folder, modified_ns):
         if name.endswith(".pth"):
-            lines = (line.strip() for line in _text_of(Path(folder, name)).splitlines())
+            lines = (line.strip() for line in text_of(Path(folder, name)).splitlines())
             found += [Path(folder, line) for line in lines if line and not _NO_PATH.match(line)]
-        elif name.startswith("__editable___") and (mapping := _MAPPING.search(_text_of(Path(folder, name)))):
+        elif name.startswith("__editable___") and (mapping := _MAPPING.search(text_of(Path(folder, name)))):
             places = [Path(place) for place in ast.literal_eval(mapping[1]).values()]
             found += [place if place.exists() else place.with_suffix(".py") for place in places]
     return found
 
 
-def _text_of(file: Path) -> str:
+def text_of(file: Path) -> str:
+    """Return the text of a file, whatever its encoding."""
     return file.read_text(encoding="utf-8", errors="replace")
 
 
@@ -142,3 +146,53 @@ def _answers_of(python: Path) -> tuple[str, list[str]]:
         raise RunError(f"--python {python}: cannot be started as the Python of jobs: {why}") from error
     version, path = json.loads(answer.stdout)
     return version, path
+
+
+_OF_TRAININGS = ("torch", "numpy", "safetensors")
+_TRAIN, _SPARK, _TENSORFLOW, _LIGHTNING = (
+    f'pip install "trainyard-azureml[{extra}]"' for extra in ("train", "spark", "tensorflow", "lightning")
+)
+_HOROVOD = "build it with `make setup-horovod`, or with environments/trainyard-horovod/build_horovod.sh"
+_HOW_TO_INSTALL = {"pyspark": _SPARK, "tensorflow": _TENSORFLOW, "lightning": _LIGHTNING, "horovod": _HOROVOD}
+"""Of packages that are not among those of `[train]`."""
+_NEEDED: dict[str, tuple[str, ...]] = {
+    "prepare_images": ("numpy",),
+    "prepare_text": ("numpy", "tokenizers"),
+    "prepare_text_spark": ("pyspark", "numpy", "tokenizers"),
+    "train_tensorflow": ("numpy", "tensorflow"),
+    "train_deepspeed": (*_OF_TRAININGS, "deepspeed"),
+    "train_lightning": (*_OF_TRAININGS, "lightning"),
+    "train_horovod": (*_OF_TRAININGS, "horovod"),
+    "check_cluster": ("torch", "numpy"),
+    "compare_configs": (),
+}
+"""What steps import whatever the task and the format of the data; all others import what trainings do."""
+
+
+def require_packages_of_steps(jobs: Iterable[LocalJob], python: Path) -> None:
+    """Raise `RunError`, with a line for each way to install them, for packages that steps need and a Python lacks."""
+    users: dict[str, list[str]] = {}
+    for job in jobs:
+        call = step_call(str(job.component.command.data))
+        for package in _NEEDED.get(call.step, _OF_TRAININGS) if call is not None else ():
+            users.setdefault(package, []).append(job.name)
+    missing: dict[str, list[str]] = {}
+    for package in users:
+        if not _has(python, package):
+            missing.setdefault(_HOW_TO_INSTALL.get(package, _TRAIN), []).append(package)
+    lines = []
+    for how, packages in missing.items():
+        names = ", ".join(dict.fromkeys(job for package in packages for job in users[package]))
+        need = "need" if "," in names else "needs"
+        lines.append(f"{python} lacks {', '.join(packages)}, which {names} {need}; {how}")
+    if lines:
+        raise RunError("\n".join(lines))
+
+
+def _has(python: Path, package: str) -> bool:
+    """Whether a Python has a package: as a folder or file of its path, or by the metadata of one that is editable."""
+    if python == Path(sys.executable) and package in sys.modules:
+        return True
+    if importlib.machinery.PathFinder.find_spec(package, python_paths(python)) is not None:
+        return True
+    return any(name.lower().startswith(f"{package.lower()}-") for name in local_packages(python))

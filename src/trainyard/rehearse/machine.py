@@ -23,8 +23,6 @@ VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 AZURE_ML_MASTER_PORT = 6105
 """The MASTER_PORT on Azure ML (Azure/azureml-cheatsheets, distributed-training.md)."""
 
-# All below 32768, where Linux begins to assign ports to clients.
-_CANDIDATE_PORTS = range(AZURE_ML_MASTER_PORT, AZURE_ML_MASTER_PORT + 1000)
 # What a shell, or a script that calls one, does not take as part of a name.
 _NEEDS_QUOTES = re.compile(r"[^A-Za-z0-9_./+@%=:,-]")
 # What the system answers where it has no IPv6.
@@ -64,8 +62,8 @@ def gpus_of_node(gpus: Sequence[str], node: int, *, nodes: int, processes_per_no
 
 
 @contextmanager
-def reserved_port(candidates: Sequence[int] = _CANDIDATE_PORTS) -> Iterator[int]:
-    """Yield a free port, 6105 if possible, that no other runner of this user takes while the block lasts.
+def reserved_port(candidates: Sequence[int]) -> Iterator[int]:
+    """Yield a free port, the first if possible, that no other runner of this user takes while the block lasts.
 
     The ranks themselves bind the port, so it must be unbound when they start; a lock file keeps other runners away
     until then. Raise `RunError` when every candidate is taken.

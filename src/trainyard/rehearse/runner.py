@@ -23,7 +23,7 @@ from trainyard.rehearse.job_work import RunContext, Software
 from trainyard.rehearse.local_data import LocalPath
 from trainyard.rehearse.local_distributions import local_distribution
 from trainyard.rehearse.local_jobs import LocalJob, LocalPipeline, Source, WrittenValue, local_pipeline
-from trainyard.rehearse.local_python import local_python_digest
+from trainyard.rehearse.local_python import local_python_digest, require_packages_of_steps
 from trainyard.rehearse.machine import folder_for_jobs, job_path
 from trainyard.rehearse.outside_files import outside_notes
 from trainyard.rehearse.reuse import StepCache
@@ -32,7 +32,6 @@ from trainyard.rehearse.run_store import create_run_folder, list_runs, name_of_r
 from trainyard.rehearse.scheduler import Scheduler
 from trainyard.rehearse.search_space import trial_component, trials
 from trainyard.rehearse.selection import ReusedResult, Selection, find_reused, select
-from trainyard.rehearse.step_packages import require_packages_of_steps
 from trainyard.rehearse.tracking_store import RunIdentity, TrackingStore
 from trainyard.settings.run_record import RunRecord
 from trainyard.spec.diagnostic import Diagnostic, SpecError

@@ -65,7 +65,9 @@ def _closest(name: str, known: tuple[str, ...]) -> str | None:
     matches = get_close_matches(lowered, by_lowered, n=1, cutoff=_LEAST_LIKENESS)
     if matches and not _has_another_word(lowered, matches[0]):
         return by_lowered[matches[0]]
-    return next((known for low, known in by_lowered.items() if _same_words(lowered, low)), None)
+    # The same words in another order or with other joints: `shm-size`, `size_shm`.
+    words = sorted(_words(lowered))
+    return next((known for low, known in by_lowered.items() if sorted(_words(low)) == words), None)
 
 
 def only_close(name: str, known: Iterable[str]) -> str | None:
@@ -176,10 +178,3 @@ def _is_one_slip(first: str, second: str) -> bool:
     rest, other_rest = first[same:], second[same:]
     is_swap = rest[:2] == other_rest[1::-1] and rest[2:] == other_rest[2:]
     return is_swap or other_rest[1:] in (rest, rest[1:]) or rest[1:] == other_rest
-
-
-def _same_words(first: str, second: str) -> bool:
-    """Whether two names hold the same words in another order or with other joints: `shm-size`, `size_shm`."""
-    first_words = sorted(first.replace("-", "_").split("_"))
-    second_words = sorted(second.replace("-", "_").split("_"))
-    return first_words == second_words

@@ -63,8 +63,8 @@ def _built_in_tasks() -> dict[str, str]:
 
 
 @cache
-def _built_in_steps() -> dict[str, str]:
-    """The name of each step's class of settings, by the step's module."""
+def built_in_steps() -> dict[str, str]:
+    """Return the name of the class of settings of each of Trainyard's own steps, by the step's module."""
     return _class_names(_STEPS, "STEP_CONFIGS")
 
 
@@ -83,15 +83,10 @@ def _package_sources() -> _Sources:
     return _Sources([_PACKAGE_FOLDER])
 
 
-def is_built_in_step(step: str) -> bool:
-    """Return whether one of Trainyard's own steps has this module name."""
-    return step in _built_in_steps()
-
-
 @cache
 def built_in_step_fields(step: str) -> tuple[StepField, ...] | None:
     """The fields of one of Trainyard's own steps, by its module's name; None for any other name."""
-    class_name = _built_in_steps().get(step)
+    class_name = built_in_steps().get(step)
     if class_name is None:
         return None
     sources = _package_sources()
@@ -100,7 +95,7 @@ def built_in_step_fields(step: str) -> tuple[StepField, ...] | None:
 
 def steps_with_settings_file() -> list[str]:
     """Return the steps that read a settings file."""
-    fields = {step: built_in_step_fields(step) or () for step in _built_in_steps()}
+    fields = {step: built_in_step_fields(step) or () for step in built_in_steps()}
     return [step for step, each in fields.items() if any(field.name == "settings" for field in each)]
 
 

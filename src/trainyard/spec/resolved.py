@@ -121,8 +121,8 @@ def _literal_of_port(given: Known, port: Port, value: Value, *, takes_any_litera
     except LiteralError as error:
         if takes_any_literal and not is_from_command_line and is_literal(written.data):
             return given._replace(value=written.data)
-        related = _bound_at(port, value, written)
-        return wrong_value(given.written, error.rule, str(error), given, error.hint, related)
+        bound = (Related(value.span, f"it is passed to '{port.name}' here"),) if value.span != written.span else ()
+        return wrong_value(given.written, error.rule, str(error), given, error.hint, (*bound, port.declared))
 
 
 def is_literal(data: Any) -> bool:
@@ -145,8 +145,3 @@ def wrong_value(
     if resolved is not None and resolved.written.span != value.span:
         related = (*related, Related(resolved.written.span, "the value is written here"))
     return Wrong(rule.at(value.span, message, hint, related))
-
-
-def _bound_at(port: Port, value: Value, written: Value) -> tuple[Related, ...]:
-    bound = (Related(value.span, f"it is passed to '{port.name}' here"),) if value.span != written.span else ()
-    return (*bound, port.declared)

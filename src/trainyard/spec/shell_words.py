@@ -240,11 +240,11 @@ def step_call(command: str) -> StepCall | None:
     """Return the call of one of Trainyard's steps in a command; None if it calls none."""
     if "trainyard" not in command:
         return None
-    from trainyard.settings.task_fields import is_built_in_step  # 10 ms, for commands that may call a step
+    from trainyard.settings.task_fields import built_in_steps  # 10 ms, for commands that may call a step
 
     for call in python_calls(command):
         match = _STEP.fullmatch(call.script.text)
-        if match is not None and is_built_in_step(match[1]):
+        if match is not None and match[1] in built_in_steps():
             flags, others = _flags_among(call.arguments)
             return StepCall(match[1], flags, any(_may_be_flags(word) for word in others))
     return None

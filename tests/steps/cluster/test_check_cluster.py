@@ -24,14 +24,13 @@ from trainyard.steps.cluster.bandwidth import (
     partners_between_nodes,
     partners_within_nodes,
 )
-from trainyard.steps.cluster.figures import ClusterFigures, size_text
+from trainyard.steps.cluster.figures import ClusterFigures, rates_of_units, size_text
 from trainyard.steps.cluster.node import gpu_facts, measure_mount, read_nvidia_table
 from trainyard.steps.cluster.problems import (
     differences_between_nodes,
     gpu_problems,
     missed_floors,
     problems_of,
-    rates_of_units,
     slow_ones,
     world_floor_gb,
 )

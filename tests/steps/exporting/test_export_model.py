@@ -196,7 +196,7 @@ def test_invalid_input_is_one_line(
 def test_an_export_that_computes_something_else_is_an_error(
     digits: Path, classifier: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from trainyard.steps.exporting.mlflow_model import require_same, serving_of
+    from trainyard.steps.exporting.export import require_same, serving_of
     from trainyard.steps.runtime.errors import StepError
     from trainyard.steps.training.samples.batches import as_tensors
     from trainyard.steps.training.tasks.chosen import task_of_model

@@ -112,7 +112,7 @@ def fragments_cover_the_model(run: EngineTraining) -> dict[str, Any]:
         "each element once": covered == {key: math.prod(shape) for key, shape in expected.items()},
         "fp32": {dtype for ranges in by_rank for *_, dtype, _ in ranges} == {"torch.float32"},
         "flat": all(fragment.values.dim() == 1 and fragment.values.is_contiguous() for fragment in fragments),
-        "counted": run.engine.parameter_count() == sum(math.prod(shape) for shape in parameters.values()),
+        "counted": run.engine.parameter_count == sum(math.prod(shape) for shape in parameters.values()),
     }
 
 

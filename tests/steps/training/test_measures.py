@@ -23,8 +23,8 @@ from trainyard.steps.training.observing.flops import (
     multiplying_parameters,
     peak_flops_per_second,
 )
-from trainyard.steps.training.observing.gpu_use import GpuUse, figures_of_nodes, gpu_figures
 from trainyard.steps.training.observing.measures import StepMeasures, Work, percentiles
+from trainyard.steps.training.observing.observer import GpuUse, figures_of_nodes, gpu_figures
 from trainyard.steps.training.observing.recorder import Recorder
 from trainyard.steps.training.samples.plan import AgreedStep, TokenCounts, TrainingPlan
 from trainyard.steps.training.tasks.image_classification import ImageClassification, image_logits

@@ -16,8 +16,8 @@ from trainyard.steps import prepare_chat
 from trainyard.steps.data.dataset.manifest import read_manifest
 from trainyard.steps.data.dataset.reader import SplitReader
 from trainyard.steps.data.mixture import Mixture
-from trainyard.steps.training.samples import token_limit
-from trainyard.steps.training.samples.token_limit import samples_with_tokens
+from trainyard.steps.training.samples import training_data
+from trainyard.steps.training.samples.training_data import samples_with_tokens
 
 GLOBAL_BATCH, SEED, ANSWERS, LENGTH = 8, 5, 60, 64
 
@@ -77,7 +77,7 @@ def test_padding_is_not_counted_by_any_number_of_ranks_or_after_a_resume(
 def test_the_limit_is_the_sample_with_the_last_token(
     base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(token_limit, "_IDS_AT_ONCE", 7)
+    monkeypatch.setattr(training_data, "_IDS_AT_ONCE", 7)
     data = prepare(base, tmp_path, "false")
     split = SplitReader(data, read_manifest(data), "train")
     counts = np.arange(split.samples, dtype=np.int32) % 5

@@ -359,24 +359,17 @@ class TrainLightning(Training):
     """The arguments of the LightningModule as a JSON object, such as {"hidden_size": 64}."""
 
 
-_ITS_OPTIMIZER = "its configure_optimizers decides that"
-_ITS_CODE = "its own code decides that"
-_AT_EPOCHS = "Lightning validates it at the ends of epochs"
 IGNORED_WITH_MODULE: Mapping[str, str] = {
     "task": "it is trained in place of a task",
-    "learning_rate": _ITS_OPTIMIZER,
-    "warmup_fraction": _ITS_OPTIMIZER,
-    "warmup_steps": _ITS_OPTIMIZER,
-    "learning_rate_schedule": _ITS_OPTIMIZER,
-    "minimum_learning_rate_fraction": _ITS_OPTIMIZER,
-    "decay_fraction": _ITS_OPTIMIZER,
-    "decay_steps": _ITS_OPTIMIZER,
-    "weight_decay": _ITS_OPTIMIZER,
-    "fused_optimizer": _ITS_OPTIMIZER,
-    "activation_checkpointing": _ITS_CODE,
-    "compile": _ITS_CODE,
-    "evaluate_every_steps": _AT_EPOCHS,
-    "evaluation_batches": _AT_EPOCHS,
+    **dict.fromkeys(
+        (
+            *("learning_rate", "warmup_fraction", "warmup_steps", "learning_rate_schedule"),
+            *("minimum_learning_rate_fraction", "decay_fraction", "decay_steps", "weight_decay", "fused_optimizer"),
+        ),
+        "its configure_optimizers decides that",
+    ),
+    **dict.fromkeys(("activation_checkpointing", "compile"), "its own code decides that"),
+    **dict.fromkeys(("evaluate_every_steps", "evaluation_batches"), "Lightning validates it at the ends of epochs"),
 }
 """Settings without effect on a LightningModule of your own, and why."""
 IGNORED_WITH_DATA_MODULE = (

@@ -81,7 +81,7 @@ def measure_collective(
 ) -> Measurement:
     """Return the median of several rounds; a round lasts as long as it does on its slowest rank.
 
-    The ranks of a group begin each round when the whole world does: a rank without a group must `sit_out` meanwhile.
+    The ranks of a group begin each round when the whole world does: others take part in the rounds, with nothing to do.
     """
     ranks = dist.get_world_size(group)
     elements = max(1, size_bytes // (_FLOAT_BYTES * ranks)) * ranks
@@ -98,11 +98,6 @@ def measurement(collective: Collective, ranks: int, message_bytes: int, seconds:
     rate = message_bytes / seconds
     bus_rate = rate * collective.bus_transfers * (ranks - 1) / ranks
     return Measurement(collective.name, message_bytes, seconds, rate, bus_rate)
-
-
-def sit_out(world: World, repetitions: int) -> None:
-    """Begin the rounds of one measurement with the others, and do nothing in them."""
-    _seconds_of_rounds(lambda: None, 1, world, repetitions)
 
 
 def _seconds_of_rounds(call: Callable[[], object], calls: int, world: World, repetitions: int) -> list[float]:
@@ -194,7 +189,7 @@ def measure_pairs(
         group = dist.new_group(sorted({world.rank, partner}), backend=backend, use_local_synchronization=True)
         if partner == world.rank:
             for _ in kinds:
-                sit_out(world, repetitions)
+                _seconds_of_rounds(lambda: None, 1, world, repetitions)
         else:
             found = [measure_collective(collective, world, size, repetitions, group) for collective, size in kinds]
             if world.rank < partner:

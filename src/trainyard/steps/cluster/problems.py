@@ -9,7 +9,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainyard.settings.steps.measurements import CheckCluster
-from trainyard.steps.cluster.figures import GB, ClusterFigures, rate_text, size_text, slowest_collectives
+from trainyard.steps.cluster.figures import (
+    GB,
+    ClusterFigures,
+    rate_text,
+    rates_of_units,
+    size_text,
+    slowest_collectives,
+)
 from trainyard.steps.cluster.node import Gpu
 
 _COMPARED = (("driver", "drivers"), ("highest_clock_mhz", "highest clocks"), ("ecc", "ECC modes"))
@@ -62,19 +69,6 @@ def slow_ones(rates: Mapping[int, float], least_share: float) -> list[Slow]:
     median = statistics.median(rates.values())
     below = [Slow(number, rate, 1 - rate / median) for number, rate in rates.items()]
     return sorted((slow for slow in below if slow.below_median >= least_share), key=lambda slow: slow.rate)
-
-
-def rates_of_units(pairs: Mapping[tuple[int, int], float]) -> dict[int, float]:
-    """Return each unit's rate in the best of its pairs.
-
-    A slow unit lowers all of its own pairs, and a single one of each other unit: so the best pair finds it where there
-    are at least three units. With two there is no telling which side of a slow pair is to blame.
-    """
-    best: dict[int, float] = {}
-    for pair, rate in pairs.items():
-        for unit in pair:
-            best[unit] = max(rate, best.get(unit, 0.0))
-    return dict(sorted(best.items()))
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from trainyard.steps.cluster.bandwidth import (
     partners_between_nodes,
     partners_within_nodes,
 )
-from trainyard.steps.cluster.figures import GB, ClusterFigures, rate_text, size_text, slowest_collectives
+from trainyard.steps.cluster.figures import GB, ClusterFigures, draw_cluster, rate_text, size_text, slowest_collectives
 from trainyard.steps.cluster.node import (
     Facts,
     measure_arithmetic,
@@ -36,7 +36,6 @@ from trainyard.steps.cluster.node import (
     measure_mount,
     node_facts,
 )
-from trainyard.steps.cluster.picture import draw_cluster
 from trainyard.steps.cluster.problems import missed_floors, problems_of, slow_units, world_floor_gb
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.files import write_json

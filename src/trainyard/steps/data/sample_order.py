@@ -105,12 +105,17 @@ def mix_with_key(values: npt.NDArray[np.int64], key: int) -> npt.NDArray[np.int6
     """64 bits for each value that depend on all bits of value and key."""
     mixed = values.view(np.uint64) * np.uint64(_GOLDEN_GAMMA)
     mixed += np.uint64(key)
+    bits: npt.NDArray[np.int64] = finalized(mixed).view(np.int64)
+    return bits
+
+
+def finalized(mixed: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """Apply the finalizer of splitmix64 in place, and return the array."""
     for shift, multiplier in ((30, _MULTIPLIER_1), (27, _MULTIPLIER_2)):
         mixed ^= mixed >> np.uint64(shift)
         mixed *= np.uint64(multiplier)
     mixed ^= mixed >> np.uint64(31)
-    bits: npt.NDArray[np.int64] = mixed.view(np.int64)
-    return bits
+    return mixed
 
 
 def _mix(value: int) -> int:

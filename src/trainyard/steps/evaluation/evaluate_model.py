@@ -120,15 +120,12 @@ def _write_results(
         document["sample"] = dataclasses.asdict(sample)
         (folder / "sample.txt").write_bytes(f"{sample.text}\n".encode())
         mlflow.artifact(folder / "sample.txt")
-        print(f"a sample of what the model writes, in {folder / 'sample.txt'}:\n{_harmless(sample.text)}", flush=True)
+        # Without control characters: a model of bytes may write anything.
+        printable = "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in sample.text)
+        print(f"a sample of what the model writes, in {folder / 'sample.txt'}:\n{printable}", flush=True)
     write_json(folder / "evaluation.json", document)
     mlflow.artifact(folder / "evaluation.json")
     mlflow.close()
-
-
-def _harmless(text: str) -> str:
-    """Return the text without control characters: a model of bytes may write anything."""
-    return "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in text)
 
 
 def _write_confusion(settings: Evaluate, manifest: Manifest, matrix: Counts, figures: Mapping[str, float]) -> None:

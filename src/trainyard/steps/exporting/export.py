@@ -1,37 +1,48 @@
-"""From a model's folder to its exports, each loaded again and compared with the model."""
+"""From a model's folder to its exports, each loaded again and compared with the model.
+
+Nothing is pickled: weights are safetensors, and the module that loads an MLflow model travels with it as source code.
+"""
 
 from __future__ import annotations
 
+import inspect
+import tempfile
+from abc import ABC, abstractmethod
+from importlib.metadata import version
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
+import mlflow.pyfunc
 import numpy as np
+import pandas as pd
 import torch
+from mlflow.models import ModelSignature
+from mlflow.types.schema import Array, ColSpec, DataType, ParamSchema, ParamSpec, Schema, TensorSpec
 
 from trainyard.settings.steps.models import ExportModel
 from trainyard.steps.data.dataset.manifest import read_manifest
 from trainyard.steps.data.dataset.reader import SplitReader
+from trainyard.steps.exporting import served_image_classifier, served_language_model
 from trainyard.steps.runtime.errors import StepError
-from trainyard.steps.runtime.files import require_writable
-from trainyard.steps.runtime.imports import from_extra, require_packages
+from trainyard.steps.runtime.files import empty_folder, require_writable
 from trainyard.steps.training.adapters import load_trained_model, require_base_of_adapters
 from trainyard.steps.training.randomness import ask_for_determinism
-from trainyard.steps.training.samples.batches import as_tensors
+from trainyard.steps.training.samples.batches import Tensors, as_tensors
 from trainyard.steps.training.tasks.chosen import task_of_model
-from trainyard.steps.training.tasks.image_classification import image_logits
+from trainyard.steps.training.tasks.image_classification import ImageClassification, image_logits
+from trainyard.steps.training.tasks.language_modeling import LanguageModeling
 from trainyard.steps.training.tasks.task import Task
 
+_REQUIREMENTS = ("mlflow-skinny", "numpy", "pandas", "safetensors", "torch", "transformers")
+_EXAMPLES = 2
+_NEW_TOKENS = 64
 _TOLERANCE = 1e-4
 """Another runtime adds in another order: probabilities agree to this, not to the bit."""
 
 
 def run_export(settings: ExportModel) -> int:
     """Write every format, on the CPU. StepError if one does not compute what the model computes."""
-    require_packages("an MLflow model", from_extra("train"), "pandas", "mlflow.pyfunc")
-    if settings.onnx:
-        require_packages("--onnx", from_extra("onnx"), "onnx", "onnxruntime", "onnxscript")
-    # It imports pandas.
-    from trainyard.steps.exporting.mlflow_model import empty_folder, require_same, serving_of, write_mlflow_model
-
     manifest = read_manifest(settings.data)
     split = SplitReader(settings.data, manifest, settings.split)
     chosen = task_of_model(settings.model, None, {})
@@ -60,6 +71,103 @@ def run_export(settings: ExportModel) -> int:
         difference = write_onnx(model, batch["images"], file)
         print(f"{file}: probabilities differ by at most {difference:.1g} in ONNX Runtime", flush=True)
     return 0
+
+
+class Serving(ABC):
+    """How a task's models are served: what they take and return, and which module does it."""
+
+    module: ModuleType
+
+    def __init__(self, task: Task, batch: Tensors) -> None:
+        self.task, self.batch = task, batch
+
+    @abstractmethod
+    def signature(self) -> Any:
+        """Return MLflow's signature: types of inputs, outputs and parameters."""
+
+    @abstractmethod
+    def example(self) -> Any:
+        """Return an input of the signature's type."""
+
+    @abstractmethod
+    def computes_the_same(self, loaded: Any, model: torch.nn.Module) -> bool:
+        """Return whether the loaded model computes the bits of the other on the batch."""
+
+
+class _ServedImages(Serving):
+    module = served_image_classifier
+
+    def signature(self) -> Any:
+        images = TensorSpec(np.dtype(np.uint8), (-1, *self.batch["images"].shape[1:]))
+        label = ColSpec(DataType.string, "label")
+        probability = ColSpec(DataType.double, "probability")
+        probabilities = ColSpec(Array(DataType.double), "probabilities")
+        return ModelSignature(Schema([images]), Schema([label, probability, probabilities]))
+
+    def example(self) -> Any:
+        return self.batch["images"][:_EXAMPLES].numpy()
+
+    def computes_the_same(self, loaded: Any, model: torch.nn.Module) -> bool:
+        found = loaded.predict(self.batch["images"].numpy())["probabilities"].tolist()
+        with torch.inference_mode():
+            return bool(found == image_logits(model, self.batch["images"]).softmax(dim=1).tolist())
+
+
+class _ServedText(Serving):
+    module = served_language_model
+
+    def signature(self) -> Any:
+        text = Schema([ColSpec(DataType.string, "text")])
+        new_tokens = ParamSpec("max_new_tokens", DataType.long, _NEW_TOKENS)
+        return ModelSignature(text, text, ParamSchema([new_tokens]))
+
+    def example(self) -> Any:
+        return pd.DataFrame({"text": ["The"]})
+
+    def computes_the_same(self, loaded: Any, model: torch.nn.Module) -> bool:
+        assert isinstance(self.task, LanguageModeling)
+        tokens = self.batch["tokens"]
+        with torch.inference_mode():
+            found = self.task.logits(loaded.get_raw_model(), tokens)
+            same = torch.equal(found, self.task.logits(model, tokens))
+        (continued,) = loaded.predict(self.example(), params={"max_new_tokens": 4})["text"]
+        return same and str(continued).startswith("The")
+
+
+def serving_of(task: Task, name: str, batch: Tensors) -> Serving:
+    """Return how a task's models are served. StepError for a task of which that is unknown."""
+    if isinstance(task, ImageClassification):
+        return _ServedImages(task, batch)
+    if isinstance(task, LanguageModeling):
+        return _ServedText(task, batch)
+    raise StepError(
+        f"the task {name} cannot be exported: export_model knows what image_classification and language_modeling, and "
+        "tasks derived from them, take and return"
+    )
+
+
+def write_mlflow_model(serving: Serving, files: Path, folder: Path) -> None:
+    """Write the MLflow model of the weights and configuration in `files` into an empty folder."""
+    loader = serving.module.__name__.rpartition(".")[2]
+    with tempfile.TemporaryDirectory() as scratch:
+        source = Path(scratch) / f"{loader}.py"
+        source.write_text(inspect.getsource(serving.module), encoding="utf-8")  # it may come from an archive
+        mlflow.pyfunc.save_model(
+            folder,
+            loader_module=loader,
+            data_path=files,
+            code_paths=[str(source)],
+            signature=serving.signature(),
+            input_example=serving.example(),
+            # Without a build's own label such as +cpu, which the package index does not have.
+            pip_requirements=[f"{name}=={version(name).partition('+')[0]}" for name in _REQUIREMENTS],
+        )
+
+
+def require_same(serving: Serving, folder: Path, model: torch.nn.Module) -> None:
+    """Load the MLflow model again. StepError if it does not compute the same bits as the model."""
+    if not serving.computes_the_same(mlflow.pyfunc.load_model(str(folder)), model):
+        raise StepError(f"the MLflow model in {folder}, loaded again, does not compute what the trained model computes")
 
 
 def _require_same_weights(task: Task, model: torch.nn.Module, settings: ExportModel) -> None:

@@ -8,6 +8,7 @@ import hashlib
 import io
 import json
 import os
+import shutil
 import sys
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -70,6 +71,13 @@ def require_writable(folders: Iterable[Path], rank: int) -> None:
         with os_errors_name(probe):
             probe.write_bytes(b"1")
         probe.unlink()
+
+
+def empty_folder(folder: Path) -> None:
+    """Make a folder, and remove what an interrupted attempt left there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for left in folder.iterdir():
+        shutil.rmtree(left) if left.is_dir() else left.unlink()
 
 
 def find_model(folder: Path) -> Path:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import platform
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -72,3 +72,11 @@ def arguments_from_json(flag: str, text: str | None) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise SetupError(f'{flag} must be a JSON object such as {{"hidden_size": 64}}; found {text}')
     return found
+
+
+def call_named(flag: str, path: str | None, function: Any, arguments: Mapping[str, Any]) -> Any:
+    """Call what `import_named` returned. StepError names the flag of the arguments if they do not fit."""
+    try:
+        return function(**arguments)
+    except TypeError as failure:
+        raise StepError(f"{flag} {path}: {failure}; give its arguments by {flag}-arguments") from None

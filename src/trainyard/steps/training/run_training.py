@@ -44,7 +44,7 @@ from trainyard.steps.training.randomness import ask_for_determinism, random_stat
 from trainyard.steps.training.request import CheckedRequest, check_request, require_same_settings
 from trainyard.steps.training.samples.batches import Prepared, Tensors
 from trainyard.steps.training.samples.plan import Progress, TrainingPlan
-from trainyard.steps.training.samples.token_limit import TokensOfSamples, count_tokens, samples_with_tokens
+from trainyard.steps.training.samples.training_data import TokensOfSamples, count_tokens, samples_with_tokens
 from trainyard.steps.training.stopping import ScheduledEvents, StopRequest, choose_url, stop_in_words
 from trainyard.steps.training.tasks.task import Task, require_loss
 from trainyard.steps.training.validation import SPLIT, Metric, Validation
@@ -286,7 +286,7 @@ def _resume(
         world.log(f"{request.data}")
     tuned = "" if settings.tuning == "full" else f", of which {engine.trained_parameter_count():,} are trained"
     world.log(
-        f"{engine.parameter_count():,} parameters{tuned}; {plan.samples} training samples, {plan.steps_per_epoch} "
+        f"{engine.parameter_count:,} parameters{tuned}; {plan.samples} training samples, {plan.steps_per_epoch} "
         f"steps per epoch, {plan.total_steps} steps"
     )
     if chosen is not None:
@@ -309,7 +309,7 @@ def _build_observer(
     opened: ExitStack,
 ) -> TrainingObserver:
     settings = request.settings
-    parameter_count, versions = engine.parameter_count(), installed_versions()
+    parameter_count, versions = engine.parameter_count, installed_versions()
     record = settings_record(request.step_name, request.used, request.batch, parameter_count, versions)
     starts_over = settings.resume == "never" and progress.step == 0
     parameters = request.used.for_mlflow() | dataclasses.asdict(request.batch)

@@ -10,7 +10,6 @@ work grows with the number of documents even where thousands share the same boil
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -21,7 +20,7 @@ import numpy.typing as npt
 from trainyard.settings.quantities import counted
 from trainyard.settings.steps.preparation import PrepareTextSpark
 from trainyard.steps.data.at_scale.session import NumberedFile, as_task
-from trainyard.steps.data.at_scale.signatures import Bands, SignatureBuilder, bands_for, similarity
+from trainyard.steps.data.at_scale.signatures import Bands, SignatureBuilder, bands_for, hash_64, similarity
 from trainyard.steps.data.dataset.writer import settings_named
 from trainyard.steps.data.text.text_formats import DividedTextFile, PlainTextFile
 from trainyard.steps.data.text.text_source import Block, Text, TextFile, TextSource
@@ -167,8 +166,7 @@ class _Signer:
 
 def document_key(name: str) -> int:
     """Return what stands for a document's name among those of its file: 8 bytes, however long the name is."""
-    data = name.encode("utf-8", errors="surrogateescape")
-    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little")
+    return hash_64(name.encode("utf-8", errors="surrogateescape"))
 
 
 @dataclass(frozen=True)

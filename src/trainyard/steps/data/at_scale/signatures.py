@@ -18,6 +18,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from trainyard.steps.data.sample_order import finalized
+
 _WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|[^\W\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]+")
 """Each character of Japanese, Chinese and Korean counts as a word: such text may have no spaces."""
 
@@ -99,7 +101,7 @@ class Bands:
         """Return a 63-bit hash of each band of a signature; none for a text without words."""
         width = 4 * self.rows
         starts = range(0, self.count * width if values else 0, width)
-        return [_hash_63(values[start : start + width]) for start in starts]
+        return [hash_64(values[start : start + width]) >> 1 for start in starts]
 
 
 def bands_for(threshold: float, minhash_values: int) -> Bands:
@@ -119,11 +121,7 @@ def _shingles(words: Hashes, powers: Hashes) -> Hashes:
     total = np.zeros(count, dtype=np.uint64)
     for place, power in enumerate(powers):
         total += words[place : place + count] * power
-    # The last step of splitmix64: neighbouring sums become hashes that share no pattern.
-    total = (total ^ (total >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    total = (total ^ (total >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    mixed: Hashes = total ^ (total >> np.uint64(31))
-    return mixed
+    return finalized(total)  # neighbouring sums become hashes that share no pattern
 
 
 @functools.cache
@@ -139,5 +137,6 @@ def _hash_functions(count: int) -> tuple[Hashes, Hashes]:
     return factors | np.uint64(1), terms
 
 
-def _hash_63(data: bytes) -> int:
-    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little") >> 1
+def hash_64(data: bytes) -> int:
+    """Return 64 bits that depend on all of the data."""
+    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little")

@@ -5,19 +5,22 @@ from __future__ import annotations
 import bisect
 import functools
 import hashlib
+import importlib
+import inspect
 import itertools
+import re
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from trainyard.settings.steps.preparation import PrepareChat
-from trainyard.steps.data.conversations.questions_about_python import about_python, pairs_about_python
 from trainyard.steps.data.conversations.rendering import Documents, Renderer, TokenizedConversation
 from trainyard.steps.data.dataset.manifest import ArrayType, TokenText
 from trainyard.steps.data.dataset.writer import DatasetWriter, settings_named
@@ -36,6 +39,14 @@ _EXAMPLES_AT_ONCE = 256
 _OPEN_ROWS = 1024
 _LEAST_TOKENS = 2
 """Shorter documents have nothing to predict."""
+
+_MODULES = (
+    "builtins calendar cmath collections datetime decimal difflib fractions functools heapq inspect io ipaddress "
+    "itertools logging math operator os pathlib random re shutil statistics string sys textwrap threading time"
+)
+"""Of the standard library: those whose documentation says in sentences what a function does. Without a source, a model
+is tuned on questions about it."""
+_FIRST_SENTENCE = re.compile(r"([A-Z][a-z]+ [^.:(]{15,150}\.)(\s|$)")
 
 Row = list[TokenizedConversation]
 
@@ -273,7 +284,41 @@ class ExampleSource:
 
     def __iter__(self) -> Iterator[JsonLine]:
         if not self._files:
-            yield from pairs_about_python() if self._pairs else about_python()
+            yield from _pairs_about_python() if self._pairs else _about_python()
         for file in self._files:
             for block in file.blocks():
                 yield from block.lines()
+
+
+def _about_python() -> Iterator[JsonLine]:
+    """Questions what a function or method does, each answered by the first sentence of its documentation, once."""
+    answered = set()
+    for module in _MODULES.split():
+        for name, documented in sorted(_functions(importlib.import_module(module)).items()):
+            found = _FIRST_SENTENCE.match(inspect.getdoc(documented) or "")
+            answer = " ".join(found[1].split()) if found else ""
+            if answer and answer not in answered:
+                answered.add(answer)
+                yield JsonLine(name, name, {"prompt": f"What does {name} do?\n", "completion": answer})
+    if not answered:
+        raise StepError("this Python comes without documentation; give your own conversations by --source")
+
+
+def _functions(module: ModuleType) -> dict[str, object]:
+    """Return a module's public functions, and the methods of its classes, by name."""
+    found: dict[str, object] = {}
+    for name, value in vars(module).items():
+        members = vars(value) if inspect.isclass(value) else {}
+        for full_name, each in {name: value, **{f"{name}.{key}": member for key, member in members.items()}}.items():
+            if inspect.isroutine(each) and "._" not in f".{full_name}":
+                found[f"{module.__name__}.{full_name}"] = each
+    return found
+
+
+def _pairs_about_python() -> Iterator[JsonLine]:
+    """`Return …` is better than `It returns …`, as PEP 257 has it; a model of other text finds the latter likelier."""
+    for line in _about_python():
+        prompt, answer = line.fields["prompt"], line.fields["completion"]
+        if answer.startswith("Return "):
+            rejected = f"It returns {answer.removeprefix('Return ')}"
+            yield line._replace(fields={"prompt": prompt, "chosen": answer, "rejected": rejected})

@@ -104,8 +104,8 @@ class DeepSpeedEngine(Engine):
         weights = dict(module.named_parameters())
         # Of whole parameters: in stage 3 the parameters themselves are empty between steps.
         self._shapes = {name: tuple(parameter.shape) for name, parameter in weights.items()}
-        self._parameter_count = sum(parameter.numel() for parameter in weights.values())
-        config = _sized(config, self._parameter_count)
+        self.parameter_count = sum(parameter.numel() for parameter in weights.values())
+        config = _sized(config, self.parameter_count)
         prepare_blocks(module, parts.settings)
         _compute_in(module, self._stage, dtype, world.device)
 

@@ -50,8 +50,8 @@ class Engine(ABC):
     loss_scale: LossScale
     model: torch.nn.Module
     """The wrapped model: what a task's loss calls."""
-    _parameter_count: int
-    """Counted before any were sharded."""
+    parameter_count: int
+    """Of the model, over all ranks: counted before any were sharded."""
 
     forwards_in_lockstep = False
     """Whether all ranks must make equally many forward passes, also when evaluating. Known once built."""
@@ -151,10 +151,6 @@ class Engine(ABC):
     def restore_scalars(self, scalars: Mapping[str, float]) -> None:
         """Restore what `scalars` returned; initial values where it is missing."""
         self.loss_scale.restore(scalars)
-
-    def parameter_count(self) -> int:
-        """Return the number of the model's parameters, over all ranks."""
-        return self._parameter_count
 
     def trained_parameter_count(self) -> int:
         """Return the number of those that are trained."""

@@ -71,7 +71,7 @@ class FSDPEngine(Engine):
         self.model = built.module
         refuse_other_layouts(self.model)
         refuse_single_numbers(self.model)
-        self._parameter_count = sum(parameter.numel() for parameter in self.model.parameters())
+        self.parameter_count = sum(parameter.numel() for parameter in self.model.parameters())
         prepare_blocks(self.model, settings)
         mesh = _mesh(self.world, self._shards)
         self._shard_group = mesh.get_group("shard")

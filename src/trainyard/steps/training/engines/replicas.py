@@ -39,7 +39,7 @@ class ReplicaEngine(Engine):
         self._clip_norm, self._is_compiled = settings.gradient_clip_norm, settings.compile
         self.loss_scale = LossScale(self.world.device, enabled=settings.precision == "fp16")
         self.model = self.replica = self._replica = parts.new_model().to(self.world.device)
-        self._parameter_count = sum(parameter.numel() for parameter in self._replica.parameters())
+        self.parameter_count = sum(parameter.numel() for parameter in self._replica.parameters())
         self._trained = [parameter for parameter in self._replica.parameters() if parameter.requires_grad]
         if not self.prepares_model():
             return

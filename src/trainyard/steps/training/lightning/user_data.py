@@ -31,7 +31,7 @@ from trainyard.steps.data.dataset.reader import SplitReader
 from trainyard.steps.data.mixture import Mixture
 from trainyard.steps.data.sample_order import Ids, SampleOrder
 from trainyard.steps.runtime.errors import SetupError, StepError
-from trainyard.steps.runtime.imports import arguments_from_json, import_named
+from trainyard.steps.runtime.imports import arguments_from_json, call_named, import_named
 from trainyard.steps.runtime.world import World
 from trainyard.steps.training.samples.batches import Batches, MicroBatch, Tensors, draws_of_samples
 from trainyard.steps.training.samples.plan import Step, TrainingPlan
@@ -248,10 +248,7 @@ def choose_data(path: str, settings: TrainLightning) -> UserData:
         arguments = {_FOLDER_ARGUMENT: str(settings.data), **arguments}
     # Under its own name, by which Lightning's checkpoints know it.
     planned: type[PlannedLoaders] = type(class_name, (PlannedLoaders, found), {"__module__": found.__module__})
-    try:
-        module = planned(**arguments)
-    except TypeError as failure:
-        raise StepError(f"--data-module {path}: {failure}; give its arguments by --data-module-arguments") from None
+    module = call_named("--data-module", path, planned, arguments)
     names = ("train", SPLIT) if is_overridden("val_dataloader", found, parent=LightningDataModule) else ("train",)
     manifest = Manifest(_CONTENT, {}, {name: Split(0, ()) for name in names}, folder=settings.data)
     given = json.dumps({name: value for name, value in arguments.items() if name != _FOLDER_ARGUMENT}, sort_keys=True)

@@ -18,7 +18,7 @@ from trainyard.settings.steps.training import IGNORED_WITH_MODULE, TrainLightnin
 from trainyard.steps.data.dataset.manifest import Manifest
 from trainyard.steps.runtime.errors import SetupError, StepError
 from trainyard.steps.runtime.flags import GivenSettings
-from trainyard.steps.runtime.imports import arguments_from_json, import_named
+from trainyard.steps.runtime.imports import arguments_from_json, call_named, import_named
 from trainyard.steps.training.samples.batches import Tensors
 from trainyard.steps.training.tasks.chosen import ChosenTask, choose_task
 from trainyard.steps.training.tasks.task import Task
@@ -53,12 +53,8 @@ class ModuleTask(Task):
 
     def new_model(self) -> torch.nn.Module:
         """Return the module. StepError if it does not take the arguments."""
-        try:
-            module: LightningModule = _module_class(self.settings.module)(**json.loads(self.settings.module_arguments))
-        except TypeError as failure:
-            raise StepError(
-                f"--module {self.settings.module}: {failure}; give its arguments by --module-arguments"
-            ) from None
+        path, arguments = self.settings.module, json.loads(self.settings.module_arguments)
+        module: LightningModule = call_named("--module", path, _module_class(path), arguments)
         if not module.automatic_optimization:
             raise StepError(
                 f"--module {self.settings.module} optimizes manually, which train_lightning does not support: let "

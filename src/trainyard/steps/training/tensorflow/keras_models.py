@@ -3,7 +3,6 @@ and the SavedModel that it is exported as."""
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,8 @@ from trainyard.settings.steps.tasks import HALF_RANGE
 from trainyard.settings.steps.train_tensorflow import TrainTensorFlow
 from trainyard.steps.data.dataset.manifest import Manifest
 from trainyard.steps.runtime.errors import SetupError, StepError
-from trainyard.steps.runtime.files import write_json
-from trainyard.steps.runtime.imports import arguments_from_json, import_named
+from trainyard.steps.runtime.files import empty_folder, write_json
+from trainyard.steps.runtime.imports import arguments_from_json, call_named, import_named
 
 _CHANNELS = (32, 64)
 CLASSES_FILE = "classes.json"
@@ -42,10 +41,7 @@ class ModelBuilder:
         if self._function is None:
             return _small_network(self._manifest)
         name = self._settings.keras_model
-        try:
-            model = self._function(**self._arguments)
-        except TypeError as failure:
-            raise StepError(f"--keras-model {name}: {failure}; give its arguments by --keras-model-arguments") from None
+        model = call_named("--keras-model", name, self._function, self._arguments)
         if not isinstance(model, keras.Model):
             raise StepError(f"--keras-model {name} returned {type(model).__name__}; expected a keras.Model")
         if not model.built:
@@ -111,8 +107,7 @@ def write_saved_model(
     trained = [array for name, array in state.items() if name.startswith("model/")]
     for variable, array in zip(model.variables, trained, strict=True):
         variable.assign(array)
-    for left in folder.iterdir():  # by an interrupted attempt
-        shutil.rmtree(left) if left.is_dir() else left.unlink()
+    empty_folder(folder)
     model.export(str(folder), verbose=False)
     if manifest.classes:
         write_json(folder / CLASSES_FILE, list(manifest.classes))
