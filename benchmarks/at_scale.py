@@ -1,30 +1,34 @@
-"""How saving, restoring and writing the model grow with the number of ranks: 8, 64 and 512, for a Llama of 70 billion.
+"""How starting, saving, restoring and writing the model grow with the number of ranks: 8, 64 and 512, for a Llama of
+70 billion.
 
-    python benchmarks/at_scale.py [--processes 8]
+    python benchmarks/at_scale.py [--processes 8 32]
 
 For each number of ranks, each rank's files, ranges and messages are computed by the code that a training runs, on
-tensors without memory and against a store that only records. FSDP shards over all ranks; HSDP over 8, with as many
-replicas as there are. Printed is the most of any rank, and the total over all as a multiple of the state (weights and
-AdamW's moments, fp32) or of the model (bf16). Bars: totals of at most 1.1, and no more files or bytes per rank at 512
-ranks than at 8. What is read includes the verification, which reads every file once before anything is restored.
+tensors without memory and on headers of files that were never written. FSDP shards over all ranks; HSDP over 8, with as
+many replicas as there are. Printed is the most of any rank, and the total over all as a multiple of the model (bf16) or
+of the state (weights and AdamW's moments, fp32). What is restored includes the verification. Bars: totals of at most
+1.1, and no more files or bytes per rank at 512 ranks than at 8.
 
-Then so many real processes write a small model together: their files must be the bytes of transformers' own. Results go
-to benchmarks/results/at_scale.json. Exit 1 when a bar is missed. About three minutes.
+First, so many real processes start, save, restore and write a small model together, with FSDP and with HSDP. What they
+restored must be what they saved, what they read (by /proc/self/io) at most 1.1 times the state, and what they wrote the
+bytes of transformers' own files. Their sockets are counted.
+
+Results go to benchmarks/results/at_scale.json. Exit 1 when a bar is missed. About three minutes.
 """
 
 from __future__ import annotations
 
 import argparse
+import io
+import json
 import math
+import multiprocessing
 import os
 import socket
-import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import time
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -32,21 +36,34 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.utils import logging
 
 from results import save_results
+from trainyard.settings.batch_arithmetic import divide_batch
+from trainyard.settings.steps.training import TrainFSDP
 from trainyard.steps.runtime.world import join_world
+from trainyard.steps.training.checkpoints.checkpoints import Checkpoints
+from trainyard.steps.training.checkpoints.restoring import files_of_rank, nearest_first, places_in
 from trainyard.steps.training.checkpoints.state_files import (
-    SavedTensor,
-    StateReader,
+    SavedPiece,
     in_file_order,
-    nearest_first,
-    shape_text,
+    parse_header,
     share_to_write,
     state_file_header,
     state_file_name,
 )
-from trainyard.steps.training.engines.shared_model import RowsOfRank, without_memory
+from trainyard.steps.training.engines.engine import EngineParts
+from trainyard.steps.training.engines.fsdp import FSDPEngine
+from trainyard.steps.training.engines.shared_model import RowsOfRank, readers_in_turn, without_memory
 from trainyard.steps.training.fragments import MODEL_KEY, OPTIMIZER_KEY, Fragment, named_once
 from trainyard.steps.training.from_transformers import save_model
-from trainyard.steps.training.weights_to_files import Saving, divided, held_ranges, planned_files, wanted_tensors
+from trainyard.steps.training.optimizer import OptimizerSettings
+from trainyard.steps.training.samples.plan import Progress
+from trainyard.steps.training.weights_to_files import (
+    PlannedFile,
+    Saving,
+    divided,
+    held_ranges,
+    planned_files,
+    wanted_tensors,
+)
 
 RANKS = (8, 64, 512)
 SHARD_SIZE = 8
@@ -60,118 +77,141 @@ SIZES_70B = {
     "num_attention_heads": 64,
     "num_key_value_heads": 8,
 }
-SIZES_OF_PROCESSES = {**SIZES_70B, "vocab_size": 1024, "hidden_size": 128, "intermediate_size": 512}
-SIZES_OF_PROCESSES |= {"num_hidden_layers": 8, "num_attention_heads": 8}
+SIZES_OF_PROCESSES = {**SIZES_70B, "vocab_size": 8192, "hidden_size": 256, "intermediate_size": 512}
+SIZES_OF_PROCESSES |= {"num_hidden_layers": 4, "num_attention_heads": 8}
+SHARD_BYTES_OF_PROCESSES = 1_000_000
 Shapes = dict[str, tuple[int, ...]]
+Figures = dict[str, Any]
 
 
 def main() -> int:
     logging.disable_progress_bar()
-    if "RANK" in os.environ:
-        return _write_as_rank(Path(sys.argv[1]))
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--processes", type=int, default=8, help="how many write a small model together")
+    parser.add_argument("--processes", type=int, nargs="*", default=[8, 32], help="how many train a small model")
     arguments = parser.parse_args()
-    model = without_memory(lambda: LlamaForCausalLM(LlamaConfig(**SIZES_70B, dtype="bfloat16")))
-    shapes = {name: tuple(tensor.shape) for tensors in named_once(model) for name, tensor in tensors.items()}
-    figures: dict[str, Any] = {}
-    missed = []
+    missed: list[str] = []
+    processes = {}
+    for count in arguments.processes:  # before torch has threads, which a fork would lack
+        for engine in ("fsdp", "hsdp"):
+            found = processes[f"{engine} {count}"] = _of_processes(count, SHARD_SIZE if engine == "hsdp" else 0)
+            print(f"{count} processes, {engine}: {_shown(found)}", flush=True)
+            good = found["restored_equals_saved"] and found["same_bytes_written"] and found["restore_total"] <= BAR
+            missed += [] if good else [f"{count} processes, {engine}"]
+    model = without_memory(lambda: LlamaForCausalLM(LlamaConfig(**SIZES_70B, dtype="bfloat16"))).to(torch.bfloat16)
+    with tempfile.TemporaryDirectory() as folder:
+        files = planned_files(model, lambda saved: save_model(saved, Path(folder), SHARD_BYTES))
+    assert files is not None
+    figures: dict[str, dict[str, Figures]] = {}
     for engine in ("fsdp", "hsdp"):
         for ranks in RANKS:
             shards = ranks if engine == "fsdp" else SHARD_SIZE
-            found = {**_checkpoint(shapes, ranks, shards), "write": _write(model, shapes, ranks, shards)}
-            figures[f"{engine} {ranks}"] = found
+            figures[f"{engine} {ranks}"] = found = {
+                "start": _start(model, files, ranks, shards),
+                **_checkpoint(model, ranks, shards),
+                "write": _write(model, files, ranks, shards),
+            }
             for what, numbers in found.items():
-                shown = ", ".join(f"{key} {value:,}" for key, value in numbers.items())
-                print(f"{engine} {ranks:>4} {what:<8} {shown}", flush=True)
+                print(f"{engine} {ranks:>4} {what:<8} {_shown(numbers)}", flush=True)
                 missed += [f"{engine} {ranks} {what}: {numbers['total']}"] if numbers["total"] > BAR else []
                 before = figures[f"{engine} {RANKS[0]}"][what]
                 grown = [key for key in ("files", "bytes") if numbers[key] > BAR * before[key]]
                 missed += [f"{engine} {ranks} {what}: more {key} per rank" for key in grown]
-    same = _processes_write(arguments.processes)
-    print(f"{arguments.processes} processes write the bytes that transformers writes: {same}")
     print("bars met" if not missed else "bars missed: " + "; ".join(missed))
-    save_results("at_scale", {"ranks": figures, "processes": arguments.processes, "same_bytes": same, "missed": missed})
-    return int(bool(missed) or not same)
+    save_results("at_scale", {"ranks": figures, "processes": processes, "missed": missed})
+    return int(bool(missed))
+
+
+def _shown(numbers: Figures) -> str:
+    return ", ".join(f"{key} {value:,}" for key, value in numbers.items())
+
+
+def _shapes(model: torch.nn.Module) -> Shapes:
+    return {name: tuple(tensor.shape) for tensors in named_once(model) for name, tensor in tensors.items()}
+
+
+def _most(figures: list[Figures], whole_bytes: int) -> Figures:
+    """Return the most of any rank, and the bytes of all as a multiple of the whole."""
+    most = {key: max(found[key] for found in figures) for key in figures[0]}
+    return {**most, "total": round(sum(found["bytes"] for found in figures) / whole_bytes, 4)}
+
+
+def _start(model: torch.nn.Module, files: list[PlannedFile], ranks: int, shards: int) -> Figures:
+    """What ranks read of the weights of a model folder, and get from other replicas."""
+    file_of = {tensor.source: file.path for file in files for tensor in file.tensors}
+    turns = readers_in_turn(model.parameters(), ranks // shards)
+    found = []
+    for rank in range(ranks):
+        shard, opened, read, got = RowsOfRank(rank % shards, shards), set(), 0, 0
+        for name, tensor in model.named_parameters():
+            first, last = shard.elements(tensor.shape)
+            size_bytes = (last - first) * tensor.itemsize
+            if turns[tensor] != rank // shards:
+                got += size_bytes
+            elif size_bytes:
+                read += size_bytes
+                opened.add(file_of[name])
+        found.append({"files": len(opened), "bytes": read, "bytes_received": got})
+    return _most(found, sum(tensor.nbytes for tensor in model.parameters()))
 
 
 def _fragments(shapes: Shapes, rank: int, ranks: int, shards: int, *, state: bool) -> list[Fragment]:
     """What a rank of FSDP holds, without memory."""
     shard, found = RowsOfRank(rank % shards, shards), []
     for name, shape in shapes.items():
-        width = math.prod(shape[1:])
-        first, last = shard.rows(shape[0])
+        first, last = shard.elements(shape)
         keys = [MODEL_KEY + name]
         keys += [f"{OPTIMIZER_KEY}{name}/exp_avg", f"{OPTIMIZER_KEY}{name}/exp_avg_sq"] if state else []
-        values = torch.empty((last - first) * width, device="meta")
+        values = torch.empty(last - first, device="meta")
         copies = {"copy": rank // shards, "copies": ranks // shards}
-        found += [Fragment(key, shape, first * width, values, **copies) for key in keys]
-    return found
+        found += [Fragment(key, shape, first, values, **copies) for key in keys]
+    scalar = torch.empty(1, device="meta")
+    steps = [Fragment(f"{OPTIMIZER_KEY}{name}/step", (), 0, scalar, is_replicated=True) for name in shapes]
+    return [*found, *(steps if state else [])]
 
 
-@dataclass
-class _Slice:
-    """A piece of a file that records how much of it is read."""
-
-    piece: Fragment
-    record: _Record
-
-    def __getitem__(self, part: slice) -> torch.Tensor:
-        values = self.piece.values[part]
-        self.record.bytes += values.nbytes
-        return values
-
-
-@dataclass
-class _Record:
-    files: int = 0
-    bytes: int = 0
-
-
-@dataclass
-class _RecordedReader(StateReader):
-    """Reads from pieces that were never written."""
-
-    pieces: dict[str, list[Fragment]]
-    record: _Record = field(default_factory=_Record)
-
-    def __init__(self, names: Sequence[str], pieces: dict[str, list[Fragment]]) -> None:
-        super().__init__(Path(), names)
-        self.pieces, self.record = pieces, _Record()
-
-    def _open(self, file_name: str) -> None:
-        self.record.files += 1
-        for piece in self.pieces[file_name]:
-            saved = self._tensors.setdefault(piece.key, SavedTensor(shape_text(piece.shape)))
-            saved.pieces.append((piece.start, piece.stop, _Slice(piece, self.record)))
-
-
-def _checkpoint(shapes: Shapes, ranks: int, shards: int) -> dict[str, dict[str, Any]]:
+def _checkpoint(model: torch.nn.Module, ranks: int, shards: int) -> dict[str, Figures]:
     """What ranks write, and what they read when as many resume."""
-    state_bytes = 3 * 4 * sum(map(math.prod, shapes.values()))
-    held = [_fragments(shapes, rank, ranks, shards, state=True) for rank in range(ranks)]
-    shares = [in_file_order(share_to_write(held[rank], rank, ranks)) for rank in range(ranks)]
-    pieces = {state_file_name(rank): share for rank, share in enumerate(shares)}
-    written = [len(state_file_header(share)) + sum(piece.values.nbytes for piece in share) for share in shares]
-    read, files = [], []
-    for rank in range(ranks):
-        reader = _RecordedReader(nearest_first(list(pieces), rank, ranks), pieces)
-        for fragment in held[rank]:
-            reader.read_into(fragment)
-        read.append(reader.record.bytes + written[rank])
-        files.append(reader.record.files + 1)
-    return {
-        "save": {"files": 1, "bytes": max(written), "total": round(sum(written) / state_bytes, 3)},
-        "restore": {"files": max(files), "bytes": max(read), "total": round(sum(read) / state_bytes, 3)},
-    }
+    shapes = _shapes(model)
+    state_bytes = sum(4 + 3 * 4 * math.prod(shape) for shape in shapes.values())
+    names = [state_file_name(rank) for rank in range(ranks)]
+    by_name: dict[str, tuple[int, list[SavedPiece]]] = {}
+
+    def file_of(name: str) -> tuple[int, list[SavedPiece]]:
+        """Its size, and its pieces as its header says."""
+        if name not in by_name:
+            rank = names.index(name)
+            share = in_file_order(share_to_write(_fragments(shapes, rank, ranks, shards, state=True), rank, ranks))
+            header = state_file_header(share)
+            size = len(header) + sum(piece.values.nbytes for piece in share)
+            by_name[name] = size, parse_header(io.BytesIO(header), size)
+        return by_name[name]
+
+    saved, restored = [], []
+    for rank, name in enumerate(names):
+        saved.append({"files": 1, "bytes": file_of(name)[0]})
+        held = _fragments(shapes, rank, ranks, shards, state=True)
+        wanted: dict[str, list[Fragment]] = {}
+        for fragment in share_to_write(held, rank, ranks):
+            wanted.setdefault(fragment.key, []).append(fragment)
+        own = files_of_rank(names, rank, ranks)
+        opened, read = 0, 0
+        for file in dict.fromkeys([*own, *nearest_first(names, rank, ranks)]):
+            if file not in own and not wanted:
+                break
+            size, pieces = file_of(file)
+            places = places_in(pieces, wanted, Path())
+            header_bytes = size - sum((piece.stop - piece.start) * piece.dtype.itemsize for piece in pieces)
+            opened += 1
+            read += header_bytes + (size if file in own else sum(values.nbytes for _, values in places))
+        assert not wanted
+        got = sum(fragment.values.nbytes for fragment in held) - (file_of(name)[0] - header_bytes)
+        restored.append({"files": opened, "bytes": read, "bytes_received": got})
+    return {"save": _most(saved, state_bytes), "restore": _most(restored, state_bytes)}
 
 
-def _write(model: torch.nn.Module, shapes: Shapes, ranks: int, shards: int) -> dict[str, Any]:
+def _write(model: torch.nn.Module, files: list[PlannedFile], ranks: int, shards: int) -> Figures:
     """What ranks send and write of the model, in bf16."""
-    model_bytes = 2 * sum(map(math.prod, shapes.values()))
-    with tempfile.TemporaryDirectory() as folder:
-        files = planned_files(model.to(torch.bfloat16), lambda saved: save_model(saved, Path(folder), SHARD_BYTES))
-    assert files is not None
+    shapes = _shapes(model)
     by_rank = divided(files, ranks)
     wanted = [wanted_tensors(own, {}) for own in by_rank]
     sent, messages, received = [0] * ranks, [0] * ranks, [0] * ranks
@@ -182,61 +222,116 @@ def _write(model: torch.nn.Module, shapes: Shapes, ranks: int, shards: int) -> d
             sent[rank] += 2 * sum(own)
             messages[rank] += len(own)
             received[by] += len(own)
-    written = [2 * sum(tensor.elements for tensor in tensors) for tensors in wanted]
-    return {
-        "files": max(map(len, by_rank)),
-        "bytes": max(written),
-        "bytes_sent": max(sent),
-        "messages_sent": max(messages),
-        "messages_received": max(received),
-        "largest_in_memory_bytes": 2 * max(tensor.elements for tensors in wanted for tensor in tensors),
-        "total_sent": round(sum(sent) / model_bytes, 3),
-        "total": round(sum(written) / model_bytes, 3),
-    }
+    found = [
+        {
+            "files": len(by_rank[rank]),
+            "bytes": 2 * sum(tensor.elements for tensor in wanted[rank]),
+            "bytes_sent": sent[rank],
+            "messages_sent": messages[rank],
+            "messages_received": received[rank],
+            "largest_in_memory_bytes": 2 * max((tensor.elements for tensor in wanted[rank]), default=0),
+        }
+        for rank in range(ranks)
+    ]
+    model_bytes = 2 * sum(map(math.prod, shapes.values()))
+    return {**_most(found, model_bytes), "total_sent": round(sum(sent) / model_bytes, 4)}
 
 
 def _small_model() -> LlamaForCausalLM:
     torch.manual_seed(0)
-    return LlamaForCausalLM(LlamaConfig(**SIZES_OF_PROCESSES))
+    model = LlamaForCausalLM(LlamaConfig(**SIZES_OF_PROCESSES))
+    model.loss_type = "ForCausalLM"
+    return model
 
 
-def _processes_write(processes: int) -> bool:
-    """Whether real processes, each with its rows, write the files that one with the whole model writes."""
-    with tempfile.TemporaryDirectory(prefix="at-scale-") as folder:
-        alone, together = Path(folder) / "alone", Path(folder) / "together"
-        together.mkdir()
-        save_model(_small_model(), alone, 1_000_000)
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        started = []
-        for rank in range(processes):
-            variables = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": processes, "LOCAL_WORLD_SIZE": processes}
-            variables |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": 1}
-            environment = {**os.environ, **{name: str(value) for name, value in variables.items()}}
-            started.append(subprocess.Popen([sys.executable, __file__, str(together)], env=environment))
-        codes = [process.wait(timeout=600) for process in started]
-        found = {file.name: file.read_bytes() for file in together.iterdir()}
-        return codes == [0] * processes and found == {file.name: file.read_bytes() for file in alone.iterdir()}
+def _of_processes(count: int, shard_size: int) -> Figures:
+    """What real processes do with a small model: the most of any, and whether all is right."""
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="at-scale-") as name, socket.socket() as free:
+        folder = Path(name)
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+        free.close()
+        forked = multiprocessing.get_context("fork")
+        ranks = [forked.Process(target=_as_rank, args=(folder, rank, count, port, shard_size)) for rank in range(count)]
+        try:
+            for rank in ranks:
+                rank.start()
+            for rank in ranks:
+                rank.join(timeout=300)
+            assert [rank.exitcode for rank in ranks] == [0] * count
+        finally:
+            for rank in ranks:
+                rank.kill()
+        found = [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(count)]
+    state_bytes = sum(each["share_bytes"] for each in found)
+    return {
+        "sockets_in_training": max(each["sockets"] for each in found),
+        "sockets_after_writing": max(each["sockets_after_writing"] for each in found),
+        "restore_total": round(sum(each["read_bytes"] for each in found) / state_bytes, 3),
+        "restored_equals_saved": all(each["is_equal"] for each in found),
+        "same_bytes_written": all(each["same_bytes"] for each in found),
+        "seconds": round(time.monotonic() - started, 1),
+    }
 
 
-def _write_as_rank(folder: Path) -> int:
+def _as_rank(folder: Path, rank: int, count: int, port: int, shard_size: int) -> None:
+    """Start, take a step, save, restore into another engine, and write the model."""
+    variables = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count}
+    variables |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": 1}
+    os.environ.update({name: str(value) for name, value in variables.items()})
+    torch.set_num_threads(1)
+    logging.disable_progress_bar()
+    settings = TrainFSDP(data=folder, model=folder, checkpoints=folder, metrics=folder, shard_size=shard_size)
     with join_world(300) as world:
-        model, own = _small_model(), []
-        shard = RowsOfRank(world.rank, world.size)
-        for tensors in named_once(model):
-            for name, tensor in tensors.items():
-                width = math.prod(tensor.shape[1:])
-                first, last = (row * width for row in shard.rows(tensor.shape[0]))
-                values = tensor.detach().view(-1)[first:last].clone()
-                own.append(Fragment(MODEL_KEY + name, tuple(tensor.shape), first, values))
-        engine: Any = SimpleNamespace(world=world, replica=None, model=model, weights=lambda: own)
+        parts = EngineParts(_small_model, settings, OptimizerSettings(0.3), divide_batch(count, 1, count), world)
+        engine = FSDPEngine(parts)
+        tokens = torch.arange(16).view(1, 16) + rank
+        engine.backward(engine.model(input_ids=tokens, labels=tokens).loss, count)
+        engine.step(1e-3)
+        checkpoints = Checkpoints(folder / "checkpoints", world, {})
+        checkpoints.save(engine, Progress(step=1), wait=True)
+        another = FSDPEngine(parts)
+        before = _bytes_read()
+        assert checkpoints.resume("auto", another, seed=0) is not None
+        share = share_to_write(engine.state(), rank, count)
+        found: Figures = {
+            "read_bytes": _bytes_read() - before,
+            "share_bytes": sum(piece.values.nbytes for piece in share),
+            "is_equal": all(
+                one.key == other.key and torch.equal(one.values, other.values)
+                for one, other in zip(engine.state(), another.state(), strict=True)
+            ),
+            "sockets": _sockets(),
+        }
+        together, alone = folder / "together", folder / "alone"
+        together.mkdir(exist_ok=True)
+        world.barrier()
 
         def save(saved: torch.nn.Module) -> None:
-            save_model(saved, folder, 1_000_000)
+            save_model(saved, together, SHARD_BYTES_OF_PROCESSES)
 
-        return int(not Saving(engine, lambda: None).in_parts(_small_model, save, torch.float32))
+        # Without a step, so that the weights are those that the seed gives.
+        written = Saving(FSDPEngine(parts), lambda: None).in_parts(_small_model, save, torch.float32)
+        found["sockets_after_writing"] = _sockets()
+        found["same_bytes"] = written
+        if world.is_main:
+            save_model(_small_model(), alone, SHARD_BYTES_OF_PROCESSES)
+            files = {file.name: file.read_bytes() for file in alone.iterdir()}
+            found["same_bytes"] = written and files == {file.name: file.read_bytes() for file in together.iterdir()}
+        (folder / f"rank-{rank}.json").write_text(json.dumps(found))
+
+
+def _bytes_read() -> int:
+    """Return how many bytes this process has read from files, and from pipes and the like, whether cached or not."""
+    lines = Path("/proc/self/io").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("rchar"))
+
+
+def _sockets() -> int:
+    opened = (entry.path for entry in os.scandir("/proc/self/fd"))
+    return sum(os.readlink(path).startswith("socket:") for path in opened if os.path.islink(path))
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    sys.exit(main())

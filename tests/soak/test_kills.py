@@ -11,7 +11,7 @@ import random
 from pathlib import Path
 
 import pytest
-from engines_to_resume import DDP, FSDP, HOROVOD, HYBRID, LIGHTNING, ZERO_2, ResumableEngine
+from engines_to_resume import DDP, FSDP, HOROVOD, HYBRID, LIGHTNING, ZERO_2, ZERO_3, ResumableEngine
 from forked_ranks import RankServer, forked_ranks
 from horovod_installed import needs_horovod
 from killing import LightningTraining, Training, kill_until
@@ -58,6 +58,34 @@ def test_killed_trainings_end_with_the_bits_of_an_undisturbed_one(
 
     say(f"SEED={seed}")
     kill_until(new_training, kills_per_training, random.Random(f"{seed} {engine} {ranks}"), say)
+
+
+@pytest.mark.parametrize(
+    ("engine", "ranks"), [(DDP, 2), (FSDP, 3), (HYBRID, 4), (ZERO_2, 2), (ZERO_3, 2), (LIGHTNING, 2)], ids=str
+)
+def test_killed_trainings_with_damaged_checkpoints_end_with_the_bits_of_an_undisturbed_one(
+    digits: Path,
+    tmp_path: Path,
+    server: RankServer,
+    engine: ResumableEngine,
+    ranks: int,
+    kills_per_training: int,
+    seed: int,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A byte of every second checkpoint to resume from is wrong, which shows only once it is restored."""
+
+    def new_training(name: str) -> Training:
+        training = LightningTraining if engine is LIGHTNING else Training
+        return training(server, engine.step, digits, tmp_path / name, engine.flags(tmp_path), ranks)
+
+    def say(line: str) -> None:
+        with capsys.disabled():
+            print(f"\n{engine}, {ranks} ranks, damaged: {line}", end="", flush=True)
+
+    say(f"SEED={seed}")
+    chance = random.Random(f"damaged {seed} {engine} {ranks}")
+    kill_until(new_training, kills_per_training, chance, say, damages=True)
 
 
 @pytest.mark.parametrize(

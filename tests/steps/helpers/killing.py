@@ -16,10 +16,11 @@ from typing import Any
 import torch
 from forked_ranks import RankServer, send_signal
 from rank_processes import LIMIT_SECONDS, training_arguments
+from safetensors.torch import load_file
 
 from trainyard.steps.training.checkpoints.checkpoint_to_resume import checkpoint_folders
 from trainyard.steps.training.checkpoints.commit import COMMIT_FILE
-from trainyard.steps.training.checkpoints.state_files import read_whole, state_file_name
+from trainyard.steps.training.checkpoints.state_files import state_file_name
 
 STOPPED = 75
 _KILLS_OF_ONE_TRAINING = 8
@@ -77,7 +78,7 @@ class LightningTraining(Training):
 
     def result(self) -> dict[str, object]:
         file = checkpoint_folders(self.checkpoints)[0] / state_file_name(0)
-        (blob,) = read_whole(file, "lightning/checkpoint").values()
+        (blob,) = (value for key, value in load_file(file).items() if key.startswith("lightning/checkpoint"))
         state = torch.load(io.BytesIO(blob.numpy().tobytes()), weights_only=True)
         learnt = {name: state[name] for name in ("global_step", "state_dict", "optimizer_states")}
         return dict(_flat(learnt)) | {"model": (self.out / "model" / "model.safetensors").read_bytes()}
@@ -95,16 +96,24 @@ def _flat(value: Any, name: str = "") -> Iterator[tuple[str, object]]:
 
 
 def kill_until(
-    new_training: Callable[[str], Training], kills: int, chance: random.Random, say: Callable[[str], object]
+    new_training: Callable[[str], Training],
+    kills: int,
+    chance: random.Random,
+    say: Callable[[str], object],
+    *,
+    damages: bool = False,
 ) -> None:
-    """Kill trainings so many times in total, and compare the end of each with that of an uninterrupted one."""
+    """Kill trainings so many times in total, and compare the end of each with that of an uninterrupted one.
+
+    If it `damages`, a byte of the newest checkpoint is changed after every second kill.
+    """
     whole = new_training("whole")
     seconds = _run_to_its_end(whole)
     done = 0
     for number in itertools.count():
         training = new_training(f"killed_{number}")
-        _train_with_kills(training, min(_KILLS_OF_ONE_TRAINING, kills - done), seconds, chance)
-        done += len(training.done)
+        _train_with_kills(training, min(_KILLS_OF_ONE_TRAINING, kills - done), seconds, chance, damages=damages)
+        done += sum(" to rank " in what for what in training.done)
         say(f"{done} of {kills}: {'; '.join(training.done) or 'it ended before it was killed'}")
         assert training.result() == whole.result(), (training.done, training.log.read_text())
         if done == kills:
@@ -121,7 +130,7 @@ def _run_to_its_end(training: Training) -> float:
     return time.monotonic() - started
 
 
-def _train_with_kills(training: Training, kills: int, seconds: float, chance: random.Random) -> None:
+def _train_with_kills(training: Training, kills: int, seconds: float, chance: random.Random, *, damages: bool) -> None:
     """Kill a training at most so many times, and let it finish. `seconds` is how long it takes uninterrupted.
 
     SIGKILL or SIGTERM to one rank, at any moment of its time (its start included) or just inside a save.
@@ -147,7 +156,22 @@ def _train_with_kills(training: Training, kills: int, seconds: float, chance: ra
         if number == signal.SIGTERM and exit_codes[rank] != -signal.SIGTERM:
             # All stop together, unless the signal came before a handler was installed.
             assert exit_codes == [STOPPED] * training.world_size, (exit_codes, training.log.read_text())
+        if damages and sum(" to rank " in what for what in training.done) % 2 == 0:
+            training.done += _damage_newest(training, chance)
     _run_to_its_end(training)
+
+
+def _damage_newest(training: Training, chance: random.Random) -> list[str]:
+    """Change a byte of a state file of the newest checkpoint, if there is one. Return what was done, in words."""
+    committed = [folder for folder in checkpoint_folders(training.checkpoints) if (folder / COMMIT_FILE).is_file()]
+    if not committed:
+        return []
+    file = chance.choice(sorted(committed[0].glob("*.safetensors")))
+    content = bytearray(file.read_bytes())
+    place = chance.randrange(len(content))
+    content[place] ^= 1 << chance.randrange(8)
+    file.write_bytes(content)
+    return [f"byte {place} of {file.parent.name}/{file.name} changed"]
 
 
 _Wait = Callable[[list[int]], str]

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from trainyard.settings.steps.tasks import LanguageModelingSettings
 from trainyard.settings.steps.training import TrainFSDP
@@ -29,9 +30,9 @@ def equals(built: SharedModel, expected: torch.nn.Module, shard: RowsOfRank | No
     if [name for name, _ in named] != [name for name, _ in expected_named]:
         return False
     for (_, found), (_, whole) in zip(named, expected_named, strict=True):
-        first, end = (0, whole.shape[0]) if shard is None else shard.rows(whole.shape[0])
+        held = slice(*(shard or RowsOfRank()).elements(whole.shape))
         same_kind = found.requires_grad == whole.requires_grad and found.dtype == whole.dtype
-        if not (same_kind and torch.equal(found[first:end], whole[first:end])):
+        if not (same_kind and torch.equal(found.view(-1)[held], whole.view(-1)[held])):
             return False
     buffers, expected_buffers = (dict(model.named_buffers()) for model in (built.module, expected))
     same_ties = len(dict(built.module.named_parameters())) == len(dict(expected.named_parameters()))
@@ -58,7 +59,8 @@ def found_of(folder: Path, data: Path, tuning: str, world: World) -> dict[str, A
 
     found: dict[str, Any] = {}
     expected = build()
-    for name, shard in {"rows": RowsOfRank(world.rank, world.size), "in turn": None}.items():
+    shards = {"rows": RowsOfRank(world.rank, world.size), "replicas": RowsOfRank(0, 1, dist.group.WORLD)}
+    for name, shard in {**shards, "in turn": None}.items():
         built = shared_model(build, world, lambda: None, shard)
         first = dict(built.module.named_parameters())
         for block in [*built.module.modules()][::7]:  # part by part, as engines do

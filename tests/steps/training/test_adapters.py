@@ -22,7 +22,7 @@ from trainyard.steps.data.dataset.manifest import read_manifest
 from trainyard.steps.data.dataset.reader import SplitReader
 from trainyard.steps.data.sample_order import SampleOrder
 from trainyard.steps.training.checkpoints.checkpoint_to_resume import checkpoint_folders
-from trainyard.steps.training.checkpoints.state_files import keys_in
+from trainyard.steps.training.checkpoints.state_files import pieces_in
 
 STEPS, BATCH = 20, 8
 LORA = ("--tuning", "lora", "--lora-rank", 4, "--lora-alpha", 8)
@@ -135,7 +135,7 @@ def test_peft_loads_the_adapters_and_merges_what_training_merged(
 
 def test_checkpoints_hold_what_is_trained_and_the_digest_of_the_base_model(trained: Callable[..., Path]) -> None:
     newest = checkpoint_folders(trained(*LORA) / "checkpoints")[0]
-    keys = {key for file in newest.glob("*.safetensors") for key in keys_in(file)}
+    keys = {piece.key for file in newest.glob("*.safetensors") for piece in pieces_in(file)}
     weights = {key for key in keys if key.startswith(("model/", "optimizer/"))}
     assert weights
     assert all(".lora_" in key for key in weights)

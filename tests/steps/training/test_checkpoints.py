@@ -25,14 +25,15 @@ from safetensors.torch import load_file
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.world import World, join_world
 from trainyard.steps.training.checkpoints.checkpoint_to_resume import (
-    VerifiedCheckpoint,
     checkpoint_folders,
     keep_newest_and_best,
 )
 from trainyard.steps.training.checkpoints.checkpoints import Checkpoints
 from trainyard.steps.training.checkpoints.collectives import Ranks
-from trainyard.steps.training.checkpoints.commit import BrokenCheckpoint, read_commit
-from trainyard.steps.training.checkpoints.state_files import StateReader, restore_engine, share_to_write
+from trainyard.steps.training.checkpoints.commit import BrokenCheckpoint, Commit, read_commit
+from trainyard.steps.training.checkpoints.restoring import nearest_first, read_share, restore
+from trainyard.steps.training.checkpoints.saving import HostCopy
+from trainyard.steps.training.checkpoints.state_files import share_to_write, shares_of_others
 from trainyard.steps.training.fragments import Fragment, whole_tensor
 from trainyard.steps.training.samples.plan import Progress
 from trainyard.steps.training.validation import Metric
@@ -50,8 +51,8 @@ def checkpoints(folder: Path, world: World, **options: Any) -> Checkpoints:
     return Checkpoints(folder, world, {"seed": 1}, **options)
 
 
-def committed(folder: Path) -> VerifiedCheckpoint:
-    return VerifiedCheckpoint(folder, read_commit(folder))
+def committed(folder: Path) -> tuple[Path, Commit]:
+    return folder, read_commit(folder)
 
 
 def at(step: int) -> Progress:
@@ -97,12 +98,18 @@ def test_sharded_state_is_written_by_the_rank_that_has_it() -> None:
 
 def test_what_some_ranks_hold_alike_is_written_once_by_them_together() -> None:
     """As the replicas of hybrid sharding: two halves of each tensor, of which three ranks each have a copy."""
-    tensors = {**some_tensors(0), "model/large": torch.randn(MIB)}
+    tensors = {**some_tensors(0), "model/large": torch.randn(2 * MIB)}
     written = []
     for rank in range(6):
         half = fragments_of(tensors, rank % 2, 2, divided=True)
         copies = [dataclasses.replace(fragment, copy=rank // 2, copies=3) for fragment in half]
         written.append(share_to_write(copies, rank, 6))
+        known = {
+            (2 * number + rank % 2, share.key, share.start, share.stop) for number, share in shares_of_others(copies, 6)
+        }
+        assert {(rank, share.key, share.start, share.stop) for share in written[-1]} == {
+            share for share in known if share[0] == rank
+        }, "who gets them knows who reads what"
     for key, tensor in tensors.items():
         pieces = sorted((piece.start, piece.stop) for share in written for piece in share if piece.key == key)
         assert [start for start, _ in pieces] == [0, *(stop for _, stop in pieces)][:-1]
@@ -130,21 +137,21 @@ def test_a_state_file_is_safetensors_whose_names_locate_each_piece(tmp_path: Pat
 def test_any_range_can_be_read_whichever_rank_wrote_it(tmp_path: Path, world_size: int, divided: bool) -> None:
     tensors = some_tensors(0, width=700)  # more than a mebibyte: what is replicated is divided, too
     write_as_ranks(tmp_path / "c", tensors, world_size, at(1), divided=divided)
-    reader = StateReader(tmp_path / "c", sorted(file.name for file in (tmp_path / "c").glob("*.safetensors")))
+    commit = read_commit(tmp_path / "c")
     for key, tensor in tensors.items():
         flat = tensor.view(-1)
         for start, stop in ((0, flat.numel()), (flat.numel() // 3, flat.numel() // 2 + 1), (0, 0)):
             found = torch.zeros_like(flat[start:stop])
-            reader.read_into(Fragment(key, tuple(tensor.shape), start, found))
+            read_share(tmp_path / "c", commit, [Fragment(key, tuple(tensor.shape), start, found)], {}, commit.files)
             assert torch.equal(found, flat[start:stop])
 
 
 def test_only_the_files_that_are_needed_are_opened(tmp_path: Path) -> None:
     write_as_ranks(tmp_path / "c", some_tensors(0), 3, at(1), divided=True)
     (tmp_path / "c" / "state-rank-00002.safetensors").unlink()
-    reader = StateReader(tmp_path / "c", [f"state-rank-{rank:05d}.safetensors" for rank in (1, 0, 2)])
-    for fragment in fragments_of(some_tensors(1), 1, 3, divided=True)[:2]:
-        reader.read_into(fragment)
+    commit, share = read_commit(tmp_path / "c"), fragments_of(some_tensors(1), 1, 3, divided=True)[:2]
+    read_share(tmp_path / "c", commit, share, {}, nearest_first(list(commit.files), 1, 3))
+    assert torch.equal(share[0].values, fragments_of(some_tensors(0), 1, 3, divided=True)[0].values)
 
 
 # Restoring into an engine
@@ -158,10 +165,7 @@ def test_a_checkpoint_of_another_world_size_is_loaded(
     write_as_ranks(tmp_path / "step-00000007", some_tensors(0), world_size, at(7), divided=divided)
     engine = NumbersEngine(some_tensors(1))
     found = checkpoints(tmp_path, world)
-    chosen = found.choose("auto")
-    assert chosen == committed(tmp_path / "step-00000007")
-    assert chosen is not None
-    assert found.load(chosen, engine, seed=0) == at(7)
+    assert found.resume("auto", engine, seed=0) == (tmp_path / "step-00000007", at(7))
     assert same(engine.tensors, some_tensors(0))
     assert engine.given_scalars == {"loss_scale": 0.5}
     assert f"saved by engine numbers at world size {world_size}; continuing with engine numbers at world size 1" in (
@@ -182,7 +186,7 @@ def test_saved_state_is_loaded_with_the_random_state(tmp_path: Path, world: Worl
     checkpoints(tmp_path, world).save(saved, at(4), wait=True)
     drawn = draw()
     loaded = NumbersEngine(some_tensors(1))
-    assert checkpoints(tmp_path, world).load(committed(tmp_path / "step-00000004"), loaded, seed=0) == at(4)
+    assert checkpoints(tmp_path, world).load(*committed(tmp_path / "step-00000004"), loaded, seed=0) == at(4)
     assert same(loaded.tensors, saved.tensors)
     assert draw() == drawn
 
@@ -195,9 +199,23 @@ def test_state_may_change_as_soon_as_save_returns(tmp_path: Path, world: World) 
         tensor.fill_(0)
     saving.save(engine, at(2))
     saving.finish()
-    checkpoints(tmp_path, world).load(committed(tmp_path / "step-00000001"), engine, seed=0)
+    checkpoints(tmp_path, world).load(*committed(tmp_path / "step-00000001"), engine, seed=0)
     assert same(engine.tensors, some_tensors(0, width=500))
     assert saving.stall_seconds > 0
+
+
+def test_a_buffer_made_ahead_is_used_while_it_is_large_enough() -> None:
+    """As on a GPU, where pinning its memory would hold up the first checkpoint."""
+    small, large = ([whole_tensor("model/x", torch.randn(count))] for count in (10, 5000))
+    copy = HostCopy(torch.device("cpu"))
+    copy.prepare(small)
+    places = []
+    for pieces in (small, small, large):
+        copy.begin(pieces, pieces)
+        found = torch.frombuffer(copy.wait(), dtype=torch.float32)
+        places.append(found.data_ptr())
+        assert torch.equal(found, pieces[0].values)
+    assert places[0] == places[1] != places[2]
 
 
 @pytest.mark.parametrize(
@@ -222,7 +240,7 @@ def test_state_of_another_model_is_rejected_naming_the_tensor(
     tensors = some_tensors(1)
     change(tensors)
     with pytest.raises(StepError) as refused:
-        checkpoints(tmp_path, world).load(committed(tmp_path / "step-00000004"), NumbersEngine(tensors), seed=0)
+        checkpoints(tmp_path, world).load(*committed(tmp_path / "step-00000004"), NumbersEngine(tensors), seed=0)
     assert message in str(refused.value)
 
 
@@ -236,15 +254,16 @@ def test_ranks_with_equal_keys_do_not_exchange_them(tmp_path: Path, world: World
             return things
 
     write_as_ranks(tmp_path / "c", some_tensors(0), 1, at(1), divided=False)
-    restore_engine(tmp_path / "c", read_commit(tmp_path / "c"), NumbersEngine(some_tensors(1)), Overheard(world))
+    engine, cpu = NumbersEngine(some_tensors(1)), torch.device("cpu")
+    restore(tmp_path / "c", read_commit(tmp_path / "c"), engine, Overheard(world), cpu, seed=0)
     assert sum(len(str(thing)) for thing in sent) < 200, sent
 
 
 def test_a_missing_range_is_named(tmp_path: Path) -> None:
     write_as_ranks(tmp_path / "c", some_tensors(0), 2, at(1), divided=True)
-    reader = StateReader(tmp_path / "c", ["state-rank-00000.safetensors"])
+    commit, share = read_commit(tmp_path / "c"), [whole_tensor("model/0.bias", torch.zeros(7))]
     with pytest.raises(BrokenCheckpoint, match=r"lacks model/0.bias from element 3 on"):
-        reader.read_into(whole_tensor("model/0.bias", torch.zeros(7)))
+        read_share(tmp_path / "c", commit, share, {}, ["state-rank-00000.safetensors"])
 
 
 # The commit
@@ -282,7 +301,7 @@ def test_a_checkpoint_of_another_version_is_rejected(tmp_path: Path, world: Worl
     (tmp_path / "step-00000007").mkdir()
     (tmp_path / "step-00000007" / "commit.json").write_text(f'{{"format": "trainyard.checkpoint/{version}"}}')
     with pytest.raises(StepError, match=f"was written by {age} version of Trainyard"):
-        checkpoints(tmp_path, world).choose("auto")
+        checkpoints(tmp_path, world).resume("auto", NumbersEngine(some_tensors(0)), seed=0)
     assert (tmp_path / "step-00000007").is_dir()
 
 
@@ -295,10 +314,11 @@ def test_a_checkpoint_that_cannot_be_read_now_does_not_count_as_broken(tmp_path:
         aside = file.rename(tmp_path / name)
         file.symlink_to(file)
         with pytest.raises(StepError, match=f"{name}: too many levels of symbolic links") as refused:
-            checkpoints(tmp_path, world).choose("auto")
+            checkpoints(tmp_path, world).resume("auto", NumbersEngine(some_tensors(0)), seed=0)
         assert not isinstance(refused.value, BrokenCheckpoint)
         aside.replace(file)
-    assert checkpoints(tmp_path, world).choose("auto") == committed(tmp_path / "step-00000007")
+    found = checkpoints(tmp_path, world).resume("auto", NumbersEngine(some_tensors(0)), seed=0)
+    assert found == (tmp_path / "step-00000007", at(7))
 
 
 # Which ones are kept
@@ -326,7 +346,7 @@ def test_the_best_one_is_kept_as_long_as_it_is_the_best(tmp_path: Path, world: W
     assert [read_commit(folder).is_best for folder in checkpoint_folders(tmp_path)] == [False, True]
 
     resumed = checkpoints(tmp_path, world, keep=1, best_by=Metric())
-    resumed.load(committed(tmp_path / "step-00000006"), engine, seed=0)
+    resumed.load(*committed(tmp_path / "step-00000006"), engine, seed=0)
     assert not resumed.is_best({"loss": 0.5})
     assert resumed.is_best({"loss": 0.3})
     assert not checkpoints(tmp_path, world).is_best({"loss": 0.3}), "only where the best one is kept"
@@ -338,7 +358,7 @@ def test_the_checkpoint_resumed_from_is_marked_as_best_without_being_rewritten(t
     file = tmp_path / "step-00000003" / "state-rank-00000.safetensors"
     written = file.stat().st_mtime_ns, file.stat().st_ino
     resumed = checkpoints(tmp_path, world, best_by=Metric())
-    resumed.load(committed(tmp_path / "step-00000003"), engine, seed=0)
+    resumed.load(*committed(tmp_path / "step-00000003"), engine, seed=0)
     resumed.save(engine, at(3), {"loss": 0.5}, wait=True)
     assert (file.stat().st_mtime_ns, file.stat().st_ino) == written
     assert read_commit(tmp_path / "step-00000003").is_best

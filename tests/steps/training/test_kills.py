@@ -30,3 +30,10 @@ def test_a_killed_training_ends_with_the_bits_of_an_uninterrupted_one(
         return Training(server, engine.step, digits, tmp_path / name, engine.flags(tmp_path), ranks)
 
     kill_until(new_training, kills, random.Random(SEED), print)
+
+
+def test_a_killed_training_does_not_use_a_damaged_checkpoint(digits: Path, tmp_path: Path, server: RankServer) -> None:
+    def new_training(name: str) -> Training:
+        return Training(server, FSDP.step, digits, tmp_path / name, FSDP.flags(tmp_path), 2)
+
+    kill_until(new_training, 2, random.Random(SEED), print, damages=True)

@@ -81,6 +81,9 @@ def folders(text: Path, llama: Path, tmp_path_factory: pytest.TempPathFactory) -
     }
 
 
+WAYS = ("rows", "replicas", "in turn")
+
+
 @pytest.mark.slow
 def test_each_rank_reads_its_part(text: Path, folders: dict[str, Path], tmp_path: Path) -> None:
     named = [f"{name}={folder}" for name, folder in folders.items()]
@@ -91,11 +94,11 @@ def test_each_rank_reads_its_part(text: Path, folders: dict[str, Path], tmp_path
         of_ranks = [each[name] for each in found]
         assert all(each["elements"] is True for each in of_ranks), name
         if name in BUILT_BY_RANK_ZERO:
-            assert {each[way] for each in of_ranks for way in ("rows", "in turn")} == {"built by rank 0"}, name
+            assert {each[way] for each in of_ranks for way in WAYS} == {"built by rank 0"}, name
             continue
-        assert {each[way] for each in of_ranks for way in ("rows", "in turn")} == {True}, name
+        assert {each[way] for each in of_ranks for way in WAYS} == {True}, name
         whole = sum(tensor.nbytes for file in folder.glob("*.safetensors") for tensor in load_file(file).values())
-        for way in ("rows", "in turn"):
+        for way in WAYS:
             read = [each[f"{way}: bytes"] for each in of_ranks]
             assert sum(read) == whole, f"{name}, {way}: each byte once"
             assert max(read) < 0.6 * whole, f"{name}, {way}: nobody reads most of it"
@@ -163,22 +166,19 @@ def test_parts_of_a_tensor_are_read_as_they_are(tmp_path: Path) -> None:
         shape, dtype = tuple(tensors[key].shape), torch.float32
         return WeightInFile(tmp_path / "a.safetensors", key, shape, rounded_to=torch.bfloat16, dtype=dtype)
 
-    with FileReader() as reader:
-        rounded = tensors["matrix"].bfloat16().float()
-        for start in range(31):
-            for stop in range(start, 31):
-                found = reader.elements(weight("matrix"), start, stop)
-                assert torch.equal(found, rounded.view(-1)[start:stop])
-        assert reader.rows(weight("matrix"), 5, 5).shape == (0, 3, 2)
-        assert reader.whole(weight("number")) == 2.5
-        assert reader.elements(weight("number"), 0, 1).tolist() == [2.5]
-        assert reader.elements(weight("number"), 1, 1).numel() == 0
-        assert reader.whole(weight("empty")).shape == (0, 4)
+    reader, rounded = FileReader(), tensors["matrix"].bfloat16().float()
+    for start in range(31):
+        for stop in range(start, 31):
+            found = reader.elements(weight("matrix"), start, stop)
+            assert torch.equal(found, rounded.view(-1)[start:stop])
+    assert reader.elements(weight("number"), 0, 1).tolist() == [2.5]
+    assert reader.elements(weight("number"), 1, 1).numel() == 0
+    assert reader.elements(weight("empty"), 0, 0).numel() == 0
 
 
 def test_a_file_that_breaks_while_it_is_read_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.safetensors").write_bytes(b"nothing to read")
     for name in ("a", "missing"):
         weight = WeightInFile(tmp_path / f"{name}.safetensors", "x", (2,), torch.float32, torch.float32)
-        with FileReader() as reader, pytest.raises(StepError, match=rf"cannot read .*{name}\.safetensors"):
-            reader.whole(weight)
+        with pytest.raises(StepError, match=rf"cannot read .*{name}\.safetensors"):
+            FileReader().elements(weight, 0, 2)

@@ -111,6 +111,24 @@ def test_at_the_same_world_size_every_bit_is_the_same(trainings: Trainings, engi
     assert (cut / weights).read_bytes() == (whole / weights).read_bytes()
 
 
+@pytest.mark.parametrize(("engine", "last"), [(FSDP, 7), (ZERO_3, 7), (DDP, 14)], ids=str)
+def test_nothing_stays_of_a_checkpoint_that_proves_damaged_while_it_is_restored(
+    trainings: Trainings, engine: ResumableEngine, last: int
+) -> None:
+    """The training begins anew, or with the checkpoint before, and ends with the same bits."""
+    whole = trainings.whole(engine, "Slow")
+    cut = trainings.cut(whole, f"damaged_{engine}", last)
+    with (step_folder(cut / "checkpoints", last) / "state-rank-00001.safetensors").open("r+b") as file:
+        file.seek(-1, 2)
+        (byte,) = file.read(1)
+        file.seek(-1, 2)
+        file.write(bytes([byte ^ 1]))
+    said = trainings.train(cut.name, engine, 2, "Slow")
+    assert f"not resuming from step-{last:08d}, which is not a complete checkpoint" in said
+    assert ("step 7, 448 samples consumed" in said) == (last > 7)
+    assert commit_of(cut, LAST_STEP) == commit_of(whole, LAST_STEP)
+
+
 @pytest.mark.parametrize("engine", [DDP, FSDP, ZERO_2], ids=str)
 def test_a_model_in_evaluation_mode_is_trained_with_dropout_throughout(
     trainings: Trainings, engine: ResumableEngine

@@ -52,6 +52,10 @@ class Fragment:
         """The index after the last element."""
         return self.start + self.values.numel()
 
+    def part(self, first: int, last: int) -> Fragment:
+        """Return a range of this one, by the indices of its own values."""
+        return replace(self, start=self.start + first, values=self.values[first:last])
+
 
 def refuse_other_layouts(model: torch.nn.Module) -> None:
     """StepError names a parameter or saved buffer that is not contiguous in memory."""

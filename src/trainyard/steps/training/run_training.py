@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -194,12 +195,9 @@ def build_training(
             f"--profile-steps {settings.profile_steps}: this training has {plan.total_steps} steps; choose some of them"
         )
     precision = Precision(settings.precision, world.device, by_autocast=request.engine_class.uses_autocast)
-    engine = _build_engine(request, world, hang_watch)
-    if (note := task.note(world.device, DTYPES[settings.precision])) is not None:
-        world.log(note)
+    checkpoints, engine, progress = _resume(request, validation.metric, plan, world, hang_watch, opened)
     recorder = Recorder(world, settings.metrics, settings.log_every_steps, plan.total_steps)
     opened.callback(recorder.close)
-    checkpoints, progress = _resume(request, validation.metric, plan, engine, world, hang_watch, opened)
     batches = request.data.batches(
         train_split,
         plan,
@@ -259,12 +257,11 @@ def _resume(
     request: CheckedRequest,
     metric: Metric,
     plan: TrainingPlan,
-    engine: Engine,
     world: World,
     hang_watch: HangWatch,
     opened: ExitStack,
-) -> tuple[Checkpoints, Progress]:
-    """Restore the engine and random generators from the checkpoint to resume from, if there is one."""
+) -> tuple[Checkpoints, Engine, Progress]:
+    """Build the engine; restore it and random generators from the checkpoint to resume from, if there is one."""
     settings = request.settings
     checkpoints = Checkpoints(
         settings.checkpoints,
@@ -278,9 +275,16 @@ def _resume(
         failed_saves_limit=settings.failed_saves_limit,
     )
     opened.callback(checkpoints.finish)
+    engine = _build_engine(request, world, hang_watch)
     with hang_watch.long_work("looking for checkpoints"):
-        chosen = checkpoints.choose(settings.resume)
-        progress = Progress() if chosen is None else checkpoints.load(chosen, engine, settings.seed)
+        restored = checkpoints.resume(settings.resume, engine, settings.seed)
+    if checkpoints.is_engine_damaged:
+        del engine
+        gc.collect()  # modules and their hooks refer to each other, and two engines may not fit
+        engine = _build_engine(request, world, hang_watch)
+    folder, progress = restored or (None, Progress())
+    if (note := request.task.note(world.device, DTYPES[settings.precision])) is not None:
+        world.log(note)
     world.log(f"{plan.batch}")
     if len(request.data.manifests) > 1:
         world.log(f"{request.data}")
@@ -289,13 +293,11 @@ def _resume(
         f"{engine.parameter_count:,} parameters{tuned}; {plan.samples} training samples, {plan.steps_per_epoch} "
         f"steps per epoch, {plan.total_steps} steps"
     )
-    if chosen is not None:
-        world.log(
-            f"continuing from {chosen.folder}: step {progress.step}, {progress.samples_consumed} samples consumed"
-        )
+    if folder is not None:
+        world.log(f"continuing from {folder}: step {progress.step}, {progress.samples_consumed} samples consumed")
     if progress.step >= plan.total_steps:
         world.log("no steps are left to train; saving the model again")
-    return checkpoints, progress
+    return checkpoints, engine, progress
 
 
 def _build_observer(

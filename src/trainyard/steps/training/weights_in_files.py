@@ -7,7 +7,7 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import lru_cache
@@ -157,53 +157,29 @@ def some_of(names: Sequence[str]) -> str:
 
 
 class FileReader:
-    """Reads weights, and keeps the files open until it is closed. A context manager."""
+    """Reads weights, and keeps the files open for as long as it exists."""
 
     def __init__(self) -> None:
         self.bytes_read = 0
         """Of the files."""
         self._open: dict[Path, Any] = {}
-        self._closing = ExitStack()
-
-    def rows(self, weight: WeightInFile, start: int, stop: int) -> torch.Tensor:
-        """Return some rows of a tensor, in main memory. Raise StepError if the file cannot be read."""
-        shape = (stop - start, *weight.shape[1:])
-        if math.prod(shape) == 0:
-            return torch.empty(shape, dtype=weight.dtype)
-        return self._read(weight, lambda part: part[start:stop])
-
-    def whole(self, weight: WeightInFile) -> torch.Tensor:
-        """Return a whole tensor, in main memory. Raise StepError if the file cannot be read."""
-        return self.rows(weight, 0, weight.shape[0]) if weight.shape else self._read(weight, lambda part: part[...])
 
     def elements(self, weight: WeightInFile, start: int, stop: int) -> torch.Tensor:
         """Return a range of the flattened tensor, in main memory. Raise StepError if the file cannot be read."""
         if start >= stop:
             return torch.empty(0, dtype=weight.dtype)
-        if not weight.shape:
-            return self.whole(weight).view(-1)
         width = math.prod(weight.shape[1:])
         first = start // width
-        rows = self.rows(weight, first, -(-stop // width)).view(-1)
-        return rows[start - first * width : stop - first * width]
-
-    def __enter__(self) -> FileReader:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._open.clear()
-        self._closing.close()
-
-    def _read(self, weight: WeightInFile, part: Callable[[Any], torch.Tensor]) -> torch.Tensor:
         try:
             if weight.file not in self._open:
-                opened = safe_open(weight.file, framework="pt")
-                self._open[weight.file] = self._closing.enter_context(opened)
-            values = part(self._open[weight.file].get_slice(weight.key))
+                self._open[weight.file] = safe_open(weight.file, framework="pt")
+            part = self._open[weight.file].get_slice(weight.key)
+            values: torch.Tensor = part[first : -(-stop // width)] if weight.shape else part[...]
         except (SafetensorError, OSError) as failure:
             raise StepError(f"cannot read {weight.file}: {failure}") from None
         self.bytes_read += values.nbytes
-        return values.to(weight.rounded_to).to(weight.dtype).contiguous()
+        flat = values.to(weight.rounded_to).to(weight.dtype).contiguous().view(-1)
+        return flat[start - first * width : stop - first * width]
 
 
 @contextmanager
@@ -267,21 +243,20 @@ def _located(
 ) -> dict[torch.Tensor, WeightInFile]:
     """Return where each tensor is. NotInFiles for another shape, or a rounding from which a model exempts some."""
     weights = {}
-    with ExitStack() as stack:
-        opened = {file: stack.enter_context(safe_open(file, framework="pt")) for file in set(files.values())}
-        for tensor, key in found.items():
-            part = opened[files[key]].get_slice(key)
-            if tuple(part.get_shape()) != tuple(tensor.shape):
-                raise NotInFiles("of another shape")
-            is_floating = tensor.is_floating_point()
-            in_file = DTYPES_IN_FILES.get(part.get_dtype())
-            if in_file is None or in_file.is_floating_point != is_floating:
-                raise NotInFiles("of another type")
-            rounded_to = dtype if is_floating else in_file
-            if rounded_to != in_file and (model._keep_in_fp32_modules or model._keep_in_fp32_modules_strict):
-                raise NotInFiles("rounded in parts")
-            final = torch.float32 if is_floating else tensor.dtype
-            weights[tensor] = WeightInFile(files[key], key, tuple(tensor.shape), rounded_to, final)
+    opened: dict[Path, Any] = {file: safe_open(file, framework="pt") for file in set(files.values())}
+    for tensor, key in found.items():
+        part = opened[files[key]].get_slice(key)
+        if tuple(part.get_shape()) != tuple(tensor.shape):
+            raise NotInFiles("of another shape")
+        is_floating = tensor.is_floating_point()
+        in_file = DTYPES_IN_FILES.get(part.get_dtype())
+        if in_file is None or in_file.is_floating_point != is_floating:
+            raise NotInFiles("of another type")
+        rounded_to = dtype if is_floating else in_file
+        if rounded_to != in_file and (model._keep_in_fp32_modules or model._keep_in_fp32_modules_strict):
+            raise NotInFiles("rounded in parts")
+        final = torch.float32 if is_floating else tensor.dtype
+        weights[tensor] = WeightInFile(files[key], key, tuple(tensor.shape), rounded_to, final)
     return weights
 
 

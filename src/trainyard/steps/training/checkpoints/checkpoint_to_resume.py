@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
+import os
 import re
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from io import FileIO
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
-from trainyard.settings.files import describe_os_error, file_sha256, os_errors_name
+from trainyard.settings.files import describe_os_error, os_errors_name
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.training.checkpoints.commit import COMMIT_FILE, BrokenCheckpoint, Commit, SavedFile, read_commit
 
 Value = TypeVar("Value")
+Use = Callable[[Path, Commit], Value]
 
 _FOLDER_NAME = re.compile(r"step-\d{8,}")
+_UNUSED_BYTES = 1 << 20
+"""How much is read at a time of what nobody asks for."""
 
 
 class OneRank:
@@ -110,41 +117,35 @@ def _step(folder: Path) -> int:
     return int(folder.name.removeprefix("step-"))
 
 
-class VerifiedCheckpoint(NamedTuple):
-    """A checkpoint whose every file has the size and digest that its commit names."""
+def choose_checkpoint(folder: Path, resume: str, ranks: OneRank, use: Use[Value]) -> tuple[Path, Value] | None:
+    """Return the checkpoint to resume from, the same on every rank, and what `use` returned; or None to start over.
 
-    folder: Path
-    commit: Commit
-
-
-def choose_checkpoint(folder: Path, resume: str, ranks: OneRank) -> VerifiedCheckpoint | None:
-    """Return the checkpoint to resume from, verified and the same on every rank, or None to start over.
-
-    StepError if `resume` names a folder that is not a checkpoint. A named checkpoint is used only while the training
-    has none of its own, so that the same command, run again, continues. If it lies in `folder` itself, later ones count
-    only if they were made after going back to it.
+    `use` verifies a checkpoint, and may restore it meanwhile: BrokenCheckpoint, on every rank, if it is not as it was
+    saved. StepError if `resume` names a folder that is not a checkpoint. A named checkpoint is used only while the
+    training has none of its own, so that the same command, run again, continues. If it lies in `folder` itself, later
+    ones count only if they were made after going back to it.
     """
     if resume == "never":
         ranks.main(lambda: set_aside(folder, resume))
         return None
     if resume == "auto":
-        return _first_complete(ranks.main(lambda: checkpoint_folders(folder)), ranks)
+        return _first_complete(ranks.main(lambda: checkpoint_folders(folder)), ranks, use)
     named = Path(resume)
     back = ranks.main(lambda: name_to_go_back_to(folder, resume))
     own = ranks.main(lambda: [own for own in checkpoint_folders(folder) if not back or _went_back_to(own) == back])
     # A training that went back may have removed the checkpoint since, having made newer ones.
     if not ranks.main(named.is_dir) and not (back and own):
         raise StepError(f"--resume {resume}: no such folder; expected auto, never or the folder of a checkpoint")
-    chosen = _first_complete(own, ranks)
+    chosen = _first_complete(own, ranks, use)
     if chosen is not None:
         return chosen
     within = ranks.main(lambda: checkpoint_folders(named))
     if not within:
-        verified = verify_checkpoint(named, ranks)
+        used = use(named, ranks.main(lambda: read_commit(named)))
         if back:
             ranks.main(lambda: set_aside(folder, resume, after_step=_step(named)))
-        return verified
-    newest = _first_complete(within, ranks)
+        return named, used
+    newest = _first_complete(within, ranks, use)
     if newest is None:
         raise StepError(f"--resume {resume}: no complete checkpoint in this folder")
     return newest
@@ -165,10 +166,10 @@ def _went_back_to(checkpoint: Path) -> str | None:
         return None
 
 
-def _first_complete(candidates: Sequence[Path], ranks: OneRank) -> VerifiedCheckpoint | None:
+def _first_complete(candidates: Sequence[Path], ranks: OneRank, use: Use[Value]) -> tuple[Path, Value] | None:
     for candidate in candidates:
         try:
-            return verify_checkpoint(candidate, ranks)
+            return candidate, use(candidate, ranks.main(partial(read_commit, candidate)))
         except BrokenCheckpoint as broken:
             if ranks.is_main:
                 what = f"not resuming from {candidate.name}, which is not a complete checkpoint"
@@ -176,30 +177,52 @@ def _first_complete(candidates: Sequence[Path], ranks: OneRank) -> VerifiedCheck
     return None
 
 
-def verify_checkpoint(folder: Path, ranks: OneRank) -> VerifiedCheckpoint:
+def verify_files(folder: Path, commit: Commit, ranks: OneRank) -> None:
     """Compare every file of a checkpoint with its size and digest in the commit, each rank a part of them.
 
     BrokenCheckpoint, on every rank, names the first file that differs. Any other StepError means that a file could not
     be read, perhaps only for now: to resume from an older checkpoint would then cost the newer one.
     """
-    commit = ranks.main(lambda: read_commit(folder))
 
     def verify_share() -> None:
         for name in list(commit.files)[ranks.rank :: ranks.size]:
-            _verify_file(folder / name, commit.files[name])
+            read_file(folder / name, commit.files[name])
 
     ranks.each(verify_share)
-    return VerifiedCheckpoint(folder, commit)
 
 
-def _verify_file(file: Path, saved: SavedFile) -> None:
+def read_file(
+    file: Path, saved: SavedFile, places: Iterable[tuple[int, memoryview]] = (), *, is_whole: bool = True
+) -> None:
+    """Fill memory with what a file has from a position on, in the order of positions; the next is asked for then.
+
+    BrokenCheckpoint, in the end, if the file is not what was saved; if only these places are read and not the `whole`
+    file, by its size alone.
+    """
+    digest, unused = hashlib.sha256(), memoryview(bytearray(_UNUSED_BYTES))
     try:
-        size_bytes = file.stat().st_size
-        if size_bytes != saved.bytes:
-            raise BrokenCheckpoint(f"{file} has {size_bytes} bytes; expected {saved.bytes}")
-        with os_errors_name(file):
-            digest = file_sha256(file)
+        with os_errors_name(file), file.open("rb", buffering=0) as stream:
+            size_bytes = os.fstat(stream.fileno()).st_size
+            if size_bytes != saved.bytes:
+                raise BrokenCheckpoint(f"{file} has {size_bytes} bytes; expected {saved.bytes}")
+            for position, memory in itertools.chain(places, [(size_bytes, memoryview(b""))]):
+                if not is_whole:
+                    stream.seek(position)
+                while (gap_bytes := position - stream.tell()) > 0:
+                    _fill(unused[:gap_bytes], stream)
+                    digest.update(unused[:gap_bytes])
+                _fill(memory, stream)
+                digest.update(memory)
     except FileNotFoundError:
         raise BrokenCheckpoint(f"{file} is missing") from None
-    if digest != saved.sha256:
+    except EOFError:
+        raise BrokenCheckpoint(f"{file} became shorter while it was read") from None
+    if is_whole and digest.hexdigest() != saved.sha256:
         raise BrokenCheckpoint(f"{file} has changed since it was written: its SHA-256 differs")
+
+
+def _fill(memory: memoryview, stream: FileIO) -> None:
+    while memory:
+        if not (count := stream.readinto(memory)):
+            raise EOFError
+        memory = memory[count:]

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.world import World
 from trainyard.steps.training.checkpoints.checkpoint_to_resume import (
-    VerifiedCheckpoint,
     choose_checkpoint,
     keep_newest_and_best,
     name_to_go_back_to,
@@ -28,14 +26,9 @@ from trainyard.steps.training.checkpoints.commit import (
     refuse_another_training,
     write_commit,
 )
-from trainyard.steps.training.checkpoints.saving import HostCopy, begin_saving
-from trainyard.steps.training.checkpoints.state_files import (
-    RANDOM_PREFIX,
-    in_file_order,
-    restore_engine,
-    restore_randomness,
-    share_to_write,
-)
+from trainyard.steps.training.checkpoints.restoring import restore
+from trainyard.steps.training.checkpoints.saving import HostCopy, in_thread, write_and_commit
+from trainyard.steps.training.checkpoints.state_files import RANDOM_PREFIX, in_file_order, share_to_write
 from trainyard.steps.training.engines.engine import Engine
 from trainyard.steps.training.fragments import Fragment
 from trainyard.steps.training.randomness import random_state
@@ -70,6 +63,8 @@ class Checkpoints:
         """How long checkpoints have held up the training so far, on this rank."""
         self.failed_saves = 0
         """How many checkpoints could not be written, while the training continued."""
+        self.is_engine_damaged = False
+        """Whether the engine holds parts of a checkpoint that proved to be damaged, and of no other one."""
         self._folder, self._world, self._identity = folder, world, identity
         self._identity_defaults, self._settings = identity_defaults or {}, settings or {}
         self._went_back_to: str | None = None
@@ -83,17 +78,31 @@ class Checkpoints:
         self._best_before: float | None = None
         self._committed: Progress | None = None
 
-    def choose(self, resume: str) -> VerifiedCheckpoint | None:
-        """Return the checkpoint to resume from, verified by all ranks. StepError if there is none by that name."""
-        self._went_back_to = name_to_go_back_to(self._folder, resume)
-        return choose_checkpoint(self._folder, resume, self._ranks)
+    def resume(self, resume: str, engine: Engine, seed: int) -> tuple[Path, Progress] | None:
+        """Restore the engine from the checkpoint to resume from. Return its folder and how far it had come, if any.
 
-    def load(self, checkpoint: VerifiedCheckpoint, engine: Engine, seed: int) -> Progress:
-        """Restore everything from a checkpoint, of whatever engine and world size. Return how far it had come."""
-        folder, commit = checkpoint.folder, checkpoint.commit
+        StepError if there is none by that name.
+        """
+        self._went_back_to = name_to_go_back_to(self._folder, resume)
+
+        def use(folder: Path, commit: Commit) -> Progress:
+            self.is_engine_damaged = True
+            progress = self.load(folder, commit, engine, seed)
+            self.is_engine_damaged = False
+            return progress
+
+        restored = choose_checkpoint(self._folder, resume, self._ranks, use)
+        if self._world.device.type == "cuda":
+            self._copy.prepare(self._pieces(engine.state()))
+        return restored
+
+    def load(self, folder: Path, commit: Commit, engine: Engine, seed: int) -> Progress:
+        """Restore everything from a checkpoint, of whatever engine and world size. Return how far it had come.
+
+        Raises as `restore`.
+        """
         refuse_another_training(folder, commit.identity, self._identity, self._identity_defaults)
-        restore_engine(folder, commit, engine, self._ranks)
-        restore_randomness(folder, commit, self._ranks, self._world.device, seed)
+        restore(folder, commit, engine, self._ranks, self._world.device, seed)
         if warning := changed_settings(commit.settings, self._settings):
             self._world.log(warning)
         if folder == step_folder(self._folder, commit.progress.step):
@@ -127,8 +136,11 @@ class Checkpoints:
         is_best = self.is_best(validation or {})
         with self._stalled():
             self._settle()
-            if not wait:
-                self._refuse_to_fail_again()
+            if not wait and self._failed_in_a_row >= self._failed_saves_limit:  # all ranks know of the same saves
+                raise StepError(
+                    f"{self._failed_in_a_row} checkpoints in a row could not be written to {self._folder} "
+                    "(--failed-saves-limit); make room or make it writable, and run the same command again"
+                )
             self._best_before = self._best
             if is_best and validation and self._best_by is not None:
                 self._best = self._best_by.value(validation)
@@ -158,8 +170,7 @@ class Checkpoints:
         """Copy the state as it is now, and start writing it."""
         engine.align_ranks()
         state = engine.state()
-        own = share_to_write(state, self._world.rank, self._world.size)
-        pieces = in_file_order([*own, *self._random_fragments()])
+        pieces = self._pieces(state)
         self._copy.begin(pieces, state)
         commit = Commit(
             progress=progress,
@@ -173,11 +184,13 @@ class Checkpoints:
             went_back_to=self._went_back_to,
         )
         folder = step_folder(self._folder, progress.step)
-        keep_best = self._best_by is not None
-        remove_others = partial(keep_newest_and_best, folder, self._keep, keep_best=keep_best)
-        return begin_saving(
-            folder, commit, pieces, self._copy, self._ranks, remove_others, beside_training=beside_training
-        )
+
+        def save() -> None:
+            write_and_commit(folder, commit, pieces, self._copy, self._ranks, beside_training=beside_training)
+            if self._world.is_main:
+                keep_newest_and_best(folder, self._keep, keep_best=self._best_by is not None)
+
+        return in_thread(save)
 
     def _commit_again(self, progress: Progress, *, is_best: bool) -> None:
         if is_best or progress != self._committed:
@@ -207,20 +220,13 @@ class Checkpoints:
         else:
             self._committed, self._failed_in_a_row = progress, 0
 
-    def _refuse_to_fail_again(self) -> None:
-        """StepError if too many saves in a row have failed. Only where all ranks know of the same saves."""
-        if self._failed_in_a_row >= self._failed_saves_limit:
-            raise StepError(
-                f"{self._failed_in_a_row} checkpoints in a row could not be written to {self._folder} "
-                "(--failed-saves-limit); make room or make it writable, and run the same command again"
-            )
-
-    def _random_fragments(self) -> list[Fragment]:
-        """Return this rank's random state."""
-        return [
+    def _pieces(self, state: Sequence[Fragment]) -> list[Fragment]:
+        """Return what this rank writes: its share of the state, and its random state."""
+        random = [
             Fragment(RANDOM_PREFIX + name, tuple(values.shape), 0, values.view(-1))
             for name, values in random_state(self._world.device).items()
         ]
+        return in_file_order([*share_to_write(state, self._world.rank, self._world.size), *random])
 
     @contextmanager
     def _stalled(self) -> Iterator[None]:

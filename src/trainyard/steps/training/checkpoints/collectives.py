@@ -14,9 +14,6 @@ from trainyard.steps.training.checkpoints.checkpoint_to_resume import OneRank
 
 Value = TypeVar("Value")
 
-_KEPT_GROUPS: list[object] = []
-"""Gloo groups are not torn down at once: see `world._LEFT_GROUPS`. A process of several ranks has one of these."""
-
 
 class Ranks(OneRank):
     """All ranks over a separate gloo group, which a thread may use while the training uses the others."""
@@ -25,7 +22,6 @@ class Ranks(OneRank):
         self.rank, self.size, self.is_main = world.rank, world.size, world.is_main
         # The default group does not support two threads at once (seen in torch 2.13: they wait forever).
         self._group = dist.new_group(backend="gloo", timeout=world.timeout) if world.size > 1 else None
-        _KEPT_GROUPS.append(self._group)
 
     def each(self, action: Callable[[], Value]) -> list[Value]:
         """Run the action on every rank. Return the results by rank; they must be small and pickle.

@@ -12,6 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 
@@ -23,41 +24,23 @@ from trainyard.steps.training.checkpoints.commit import Commit, SavedFile, write
 from trainyard.steps.training.checkpoints.state_files import state_file_header, state_file_name
 from trainyard.steps.training.fragments import AVERAGE_KEY, MODEL_KEY, OPTIMIZER_KEY, Fragment
 
+Value = TypeVar("Value")
+
 _WRITER_NICENESS = 10
 """Above the training's 0: when all processors are busy, the training goes first."""
 
 
-def begin_saving(
-    folder: Path,
-    commit: Commit,
-    pieces: Sequence[Fragment],
-    copy: HostCopy,
-    ranks: Ranks,
-    remove_others: Callable[[], None],
-    *,
-    beside_training: bool,
-) -> Future[None]:
-    """Let a thread write this rank's file, and commit once every rank has written its own, as a future's result.
+def write_and_commit(
+    folder: Path, commit: Commit, pieces: Sequence[Fragment], copy: HostCopy, ranks: Ranks, *, beside_training: bool
+) -> None:
+    """Write this rank's file, and commit once every rank has written its own.
 
-    `commit` is without its files, which are known only then. `remove_others` is called on rank 0 at the end. StepError,
-    on every rank, if any rank could not write its file.
+    `commit` is without its files, which are known only then. StepError, on every rank, if any could not write its file.
     """
+    if beside_training and sys.platform == "linux":
+        with suppress(PermissionError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _WRITER_NICENESS)
 
-    def save() -> None:
-        if beside_training and sys.platform == "linux":
-            with suppress(PermissionError):
-                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _WRITER_NICENESS)
-        _write_and_commit(folder, commit, pieces, copy, ranks)
-        if ranks.is_main:
-            remove_others()
-
-    writer = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
-    saving = writer.submit(save)
-    writer.shutdown(wait=False)
-    return saving
-
-
-def _write_and_commit(folder: Path, commit: Commit, pieces: Sequence[Fragment], copy: HostCopy, ranks: Ranks) -> None:
     def make_folder() -> None:
         remove_checkpoint(folder)
         folder.mkdir(parents=True)
@@ -81,15 +64,38 @@ def _write_and_commit(folder: Path, commit: Commit, pieces: Sequence[Fragment], 
         raise
 
 
+def in_thread(work: Callable[[], Value]) -> Future[Value]:
+    """Return what a thread of its own will have done."""
+    thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+    done = thread.submit(work)
+    thread.shutdown(wait=False)
+    return done
+
+
 class HostCopy:
     """The state as it was at one moment, in a buffer that each checkpoint reuses; pinned where a GPU copies into it."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._buffer = torch.empty(0, dtype=torch.uint8)
+        self._coming: Future[torch.Tensor] | None = None
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         self._copied: torch.cuda.Event | None = None
         self._sources: list[Fragment] = []
+
+    def prepare(self, pieces: Sequence[Fragment]) -> None:
+        """Make the buffer for pieces like these in a thread, beside the first steps.
+
+        To pin memory takes longer than to fill it, and the first checkpoint would hold up the training for both.
+        """
+        self._coming = in_thread(lambda: self._new_buffer(sum(piece.values.nbytes for piece in pieces)))
+
+    def _new_buffer(self, size_bytes: int) -> torch.Tensor:
+        buffer = torch.frombuffer(mmap.mmap(-1, size_bytes), dtype=torch.uint8)  # page-aligned
+        if self._stream is not None:
+            with torch.cuda.device(self._device):  # a new thread would begin with GPU 0, and take memory there
+                _pin(buffer)
+        return buffer
 
     def begin(self, pieces: Sequence[Fragment], state: Sequence[Fragment]) -> None:
         """Copy the pieces of this rank's state end to end.
@@ -97,11 +103,11 @@ class HostCopy:
         On a GPU this only queues the copies: see `before_update` and `wait`.
         """
         size_bytes = sum(piece.values.nbytes for piece in pieces)
+        if self._coming is not None:
+            self._buffer, self._coming = self._coming.result(), None
         if self._buffer.numel() < size_bytes:
             self._buffer = torch.empty(0, dtype=torch.uint8)  # free the old one before allocating the new one
-            self._buffer = torch.frombuffer(mmap.mmap(-1, size_bytes), dtype=torch.uint8)  # page-aligned
-            if self._stream is not None:
-                _pin(self._buffer)
+            self._buffer = self._new_buffer(size_bytes)
         self._size_bytes = size_bytes
         start = 0
         later = []
@@ -114,7 +120,12 @@ class HostCopy:
             else:
                 target.copy_(piece.values, non_blocking=True)
         if self._stream is not None:
-            self._copy_beside(self._stream, later)
+            # On a separate stream, so that forward and backward passes continue meanwhile.
+            self._stream.wait_stream(torch.cuda.current_stream(self._device))
+            with torch.cuda.stream(self._stream):
+                for target, values in later:
+                    target.copy_(values, non_blocking=True)
+            self._copied = self._stream.record_event()
             self._sources = list(pieces)
 
     def before_update(self) -> None:
@@ -129,14 +140,6 @@ class HostCopy:
             self._stream.synchronize()
         self._sources = []
         return self._buffer[: self._size_bytes].numpy().data
-
-    def _copy_beside(self, stream: torch.cuda.Stream, copies: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
-        """Copy on a separate stream, so that forward and backward passes continue meanwhile."""
-        stream.wait_stream(torch.cuda.current_stream(self._device))
-        with torch.cuda.stream(stream):
-            for target, values in copies:
-                target.copy_(values, non_blocking=True)
-        self._copied = stream.record_event()
 
 
 def _pin(buffer: torch.Tensor) -> None:

@@ -62,6 +62,9 @@ class Engine(ABC):
     replica: torch.nn.Module | None = None
     """The model itself, unwrapped, where every rank has all of it."""
 
+    replicas: dist.ProcessGroup | None = None
+    """The ranks that hold copies of what this one holds, in their order, where only some ranks do."""
+
     average: MovingAverage | None = None
     """Of the trained weights, if the settings ask for one. It is what is evaluated, and saved as the model."""
 

@@ -6,7 +6,6 @@ With a shard size, over so many neighbouring ranks, which are a replica of the m
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import cast
@@ -66,15 +65,16 @@ class FSDPEngine(Engine):
         self.world, self._clip_norm = parts.world, settings.gradient_clip_norm
         self.loss_scale = LossScale(self.world.device, enabled=settings.precision == "fp16")
         self._shards = settings.shard_size or self.world.size
-        self._shard = RowsOfRank(self.world.rank % self._shards, self._shards)
+        mesh = _mesh(self.world, self._shards)
+        self._shard_group = mesh.get_group("shard")
+        self.replicas = mesh.get_group("replica") if self._shards < self.world.size else None
+        self._shard = RowsOfRank(self.world.rank % self._shards, self._shards, self.replicas)
         built = shared_model(parts.new_model, self.world, parts.still_at_work, self._shard)
         self.model = built.module
         refuse_other_layouts(self.model)
         refuse_single_numbers(self.model)
         self.parameter_count = sum(parameter.numel() for parameter in self.model.parameters())
         prepare_blocks(self.model, settings)
-        mesh = _mesh(self.world, self._shards)
-        self._shard_group = mesh.get_group("shard")
         self._units = _shard_units(built, settings, mesh)
 
         # Taken while every parameter is in its sharded form: later, a gathered one may replace it.
@@ -128,14 +128,13 @@ class FSDPEngine(Engine):
         for name, sharded in self._sharded.items():
             row = self._rows[name]
             state = self._optimizer.state.get(row, {})
-            first_row, _ = self._shard.rows(sharded.shape[0])
             moments = {f"{OPTIMIZER_KEY}{name}/{key}": state[key] for key in ("exp_avg", "exp_avg_sq") if key in state}
             for key, values in {f"{MODEL_KEY}{name}": row, **moments}.items():
                 rows.append(
                     Fragment(
                         key,
                         tuple(sharded.shape),
-                        first_row * math.prod(sharded.shape[1:]),
+                        self._shard.elements(sharded.shape)[0],
                         values.detach().view(-1),
                         is_frozen=not sharded.requires_grad,
                         copy=replica,

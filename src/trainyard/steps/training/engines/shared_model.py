@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -28,15 +28,22 @@ from trainyard.steps.training.weights_in_files import (
 
 @dataclass(frozen=True)
 class RowsOfRank:
-    """One of so many shards of a parameter's rows, as FSDP2 cuts them."""
+    """One of so many shards of a tensor's rows, as FSDP2 cuts them; by default all of them."""
 
-    index: int
-    count: int
+    index: int = 0
+    count: int = 1
+    replicas: dist.ProcessGroup | None = None
+    """The ranks that hold this same shard, where there are several."""
 
-    def rows(self, rows: int) -> tuple[int, int]:
-        """Return this shard's first row and the one after its last: as many as the first shard's, while there are."""
-        each = math.ceil(rows / self.count)
-        return min(each * self.index, rows), min(each * (self.index + 1), rows)
+    def elements(self, shape: Sequence[int]) -> tuple[int, int]:
+        """Return the first element of this shard's rows in the flattened tensor, and the one after their last.
+
+        There are as many rows as in the first shard, while there are.
+        """
+        if not shape:
+            return 0, 1
+        each, width = math.ceil(shape[0] / self.count), math.prod(shape[1:])
+        return min(each * self.index, shape[0]) * width, min(each * (self.index + 1), shape[0]) * width
 
 
 def shared_model(
@@ -61,9 +68,10 @@ def shared_model(
 class SharedModel:
     """A model that reaches every rank part by part, so that an engine can shard one before the next arrives.
 
-    What is in files is read: this rank's rows, or in turn whole tensors, which ranks then send each other. In either
-    case ranks read at the same time, and of whole tensors each byte once. Everything else comes from rank 0: a model
-    that it has built, or what goes with one in files, such as new adapters. A tensor with several names stays one.
+    What is in files is read: this rank's rows, or in turn whole tensors, which ranks then send each other, as those do
+    that hold the same rows. In either case ranks read at the same time, and each byte once. Everything else comes from
+    rank 0: a model that it has built, or what goes with one in files, such as new adapters. A tensor with several names
+    stays one.
     """
 
     def __init__(
@@ -72,13 +80,18 @@ class SharedModel:
         self.module, self.in_files = found.module, found.weights
         self.bytes_read = 0
         """From the files, on this rank."""
-        self._world, self._still_at_work, self._shard = world, still_at_work, shard
+        self._world, self._still_at_work = world, still_at_work
+        self._whole = RowsOfRank(replicas=dist.group.WORLD)
+        self._shard = shard or self._whole
         self._materialized: set[torch.nn.Module] = set()
         # A tensor is kept here only until the last place that refers to it has the new one.
         self._places = Counter(tensor for owner in self.module.modules() for _, _, tensor in own_tensors(owner))
         self._arrived: dict[torch.Tensor, torch.Tensor] = {}
-        self._turns = _readers(self.in_files, world.size)
-        """Which rank reads a whole tensor."""
+        self._turns = {
+            shard: readers_in_turn(self.in_files, 1 if shard.replicas is None else shard.replicas.size())
+            for shard in (self._shard, self._whole)
+        }
+        """Which of the ranks that hold the same of a tensor reads it."""
         self._read: dict[torch.Tensor, torch.Tensor] = {}
         """By this rank, for the part that is being materialized."""
 
@@ -88,10 +101,12 @@ class SharedModel:
         It is read before any of it is sent, so that ranks do not wait for each other's files one by one.
         """
         self._still_at_work()
-        with FileReader() as reader:
-            for tensor in dict.fromkeys(tensor for owner in part.modules() for _, _, tensor in own_tensors(owner)):
-                if tensor in self.in_files and tensor not in self._arrived:
-                    self._read_own(tensor, reader)
+        reader = FileReader()
+        for tensor in dict.fromkeys(tensor for owner in part.modules() for _, _, tensor in own_tensors(owner)):
+            shard = self._shard_of(tensor)
+            is_own = shard.replicas is None or self._turns[shard].get(tensor) == shard.replicas.rank()
+            if is_own and tensor in self.in_files and tensor not in self._arrived:
+                self._read[tensor] = reader.elements(self.in_files[tensor], *shard.elements(tensor.shape))
         self.bytes_read += reader.bytes_read
         for owner in part.modules():
             if owner not in self._materialized:
@@ -107,8 +122,7 @@ class SharedModel:
         """
         if tensor not in self.in_files:
             return from_rank_zero(tensor, self._world).view(-1)[start:stop]
-        with FileReader() as reader:
-            return reader.elements(self.in_files[tensor], start, stop).to(self._world.device)
+        return FileReader().elements(self.in_files[tensor], start, stop).to(self._world.device)
 
     def _arrive(self, tensor: torch.Tensor) -> torch.Tensor:
         if tensor not in self._arrived:
@@ -116,35 +130,23 @@ class SharedModel:
         self._places[tensor] -= 1
         return self._arrived[tensor] if self._places[tensor] else self._arrived.pop(tensor)
 
-    def _read_own(self, tensor: torch.Tensor, reader: FileReader) -> None:
-        weight = self.in_files[tensor]
-        if (rows := self._rows(tensor)) is not None:
-            self._read[tensor] = reader.rows(weight, *rows)
-        elif self._turns[tensor] == self._world.rank:
-            self._read[tensor] = reader.whole(weight)
-
     def _values(self, tensor: torch.Tensor) -> torch.Tensor:
         if tensor not in self.in_files:
             return from_rank_zero(tensor, self._world)
-        own, rows = self._read.get(tensor), self._rows(tensor)
-        if own is not None and rows is None:
-            values = own.to(self._world.device)
-        else:
-            values = torch.empty_like(tensor, device=self._world.device, requires_grad=False)
-        if rows is None:
-            dist.broadcast(values, src=self._turns[tensor])
-        elif own is not None:
-            values[slice(*rows)].copy_(own)
+        values, shard = torch.empty_like(tensor, device=self._world.device, requires_grad=False), self._shard_of(tensor)
+        held = values.view(-1)[slice(*shard.elements(tensor.shape))]
+        if (own := self._read.get(tensor)) is not None:
+            held.copy_(own)
+        if shard.replicas is not None:
+            dist.broadcast(held, group=shard.replicas, group_src=self._turns[shard][tensor])
         return values
 
-    def _rows(self, tensor: torch.Tensor) -> tuple[int, int] | None:
-        """Return the rows that this rank takes, if not all: of parameters, since buffers are not sharded."""
-        if self._shard is None or not isinstance(tensor, torch.nn.Parameter):
-            return None
-        return self._shard.rows(tensor.shape[0])
+    def _shard_of(self, tensor: torch.Tensor) -> RowsOfRank:
+        """Return what this rank takes of a tensor: buffers are not sharded."""
+        return self._shard if isinstance(tensor, torch.nn.Parameter) else self._whole
 
 
-def _readers(tensors: Iterable[torch.Tensor], ranks: int) -> dict[torch.Tensor, int]:
+def readers_in_turn(tensors: Iterable[torch.Tensor], ranks: int) -> dict[torch.Tensor, int]:
     """Return the rank that reads each tensor: the one with the least to read so far."""
     readers, elements = {}, [0] * ranks
     for tensor in tensors:

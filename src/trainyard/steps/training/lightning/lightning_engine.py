@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from torch.distributed.tensor import DTensor
 from trainyard.settings.batch_arithmetic import BatchArithmetic
 from trainyard.settings.steps.training import Training, TrainLightning
 from trainyard.steps.runtime.errors import StepError, first_line
-from trainyard.steps.training.checkpoints.state_files import open_state_file
+from trainyard.steps.training.checkpoints.state_files import pieces_in
 from trainyard.steps.training.engines.engine import EngineParts, refuse_adapters_and_optimizers
 from trainyard.steps.training.engines.replicas import ReplicaEngine
 from trainyard.steps.training.engines.shared_model import RowsOfRank
@@ -88,8 +87,8 @@ class LightningEngine(ReplicaEngine):
 
     def prepare_to_restore(self, folder: Path, files: list[str]) -> None:
         """Make room for Lightning's checkpoint, whose size differs from one to the next."""
-        shapes = [(open_state_file(folder / name).metadata() or {}).get(_KEY) for name in files]
-        size_bytes = next((int(shape) for shape in shapes if shape), 0)
+        # Rank 0 had it, whose file is the first.
+        size_bytes = sum(piece.stop - piece.start for piece in pieces_in(folder / files[0]) if piece.key == _KEY)
         self._state = _fragment(torch.empty(size_bytes, dtype=torch.uint8), is_replicated=True)
 
     def end(self) -> None:
@@ -128,8 +127,7 @@ class LightningEngine(ReplicaEngine):
         shard, found = RowsOfRank(self.world.rank, self.world.size), []
         for name, tensor in (parameters | buffers).items():
             if isinstance(tensor, DTensor):
-                start = shard.rows(tensor.shape[0])[0] * math.prod(tensor.shape[1:])
-                values = tensor.to_local().detach().view(-1)
+                start, values = shard.elements(tensor.shape)[0], tensor.to_local().detach().view(-1)
                 found.append(Fragment(f"{MODEL_KEY}{name}", tuple(tensor.shape), start, values))
             else:
                 found.append(whole_tensor(f"{MODEL_KEY}{name}", tensor))

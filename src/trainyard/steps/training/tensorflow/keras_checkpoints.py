@@ -24,6 +24,7 @@ from trainyard.steps.training.checkpoints.checkpoint_to_resume import (
     name_to_go_back_to,
     remove_checkpoint,
     step_folder,
+    verify_files,
 )
 from trainyard.steps.training.checkpoints.commit import (
     Commit,
@@ -84,16 +85,17 @@ class TensorFlowCheckpoints:
         return progress
 
     def _choose(self, setting: str) -> str | None:
-        chosen = choose_checkpoint(self._folder, setting, OneRank())
-        if chosen is None:
-            return None
-        if chosen.commit.engine != ENGINE:
+        chosen = choose_checkpoint(self._folder, setting, OneRank(), self._verify)
+        return None if chosen is None else str(chosen[0])
+
+    def _verify(self, folder: Path, commit: Commit) -> None:
+        verify_files(folder, commit, OneRank())
+        if commit.engine != ENGINE:
             raise StepError(
-                f"{chosen.folder} was saved by engine {chosen.commit.engine}, whose model is not Keras's; start over "
-                "with --resume never, which keeps these checkpoints aside"
+                f"{folder} was saved by engine {commit.engine}, whose model is not Keras's; start over with --resume "
+                "never, which keeps these checkpoints aside"
             )
-        refuse_another_training(chosen.folder, chosen.commit.identity, self._identity, self._identity_defaults)
-        return str(chosen.folder)
+        refuse_another_training(folder, commit.identity, self._identity, self._identity_defaults)
 
     def save(self, trainer: Trainer, progress: Progress, *, must_succeed: bool = False) -> None:
         """Write and commit the state as it is now, on worker 0.
