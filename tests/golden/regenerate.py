@@ -11,6 +11,7 @@ files that are handed in.
 from __future__ import annotations
 
 import difflib
+import functools
 import shutil
 import subprocess
 import sys
@@ -37,6 +38,7 @@ def golden_texts(profile: str) -> dict[str, str]:
     return {f"{profile}.diff{SUFFIX}": "".join(_difference(profile, rendered))}
 
 
+@functools.cache
 def _rendered_texts(profile: str) -> dict[str, str]:
     files = render(PROJECT, profile, {}).files.values()
     return {file.path.relative_to(PROJECT.root).as_posix(): content_of(file.text) for file in files}

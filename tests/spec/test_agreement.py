@@ -65,13 +65,16 @@ NOT_LOADED = frozenset(
 """Pipelines with components that only Azure ML has, with jobs that only Azure ML runs, or with a key written twice."""
 EVERY_PROCESS = 10**9
 """Else a run scales jobs down to the processors of this machine."""
-SEEDS = 20
+SEEDS = 8
+SOAK_SEEDS = 100
+"""`make soak` goes on to this one."""
 CASES_PER_SEED = 100
 
 
 @pytest.mark.slow
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize(
+    "seed", [*range(SEEDS), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(SEEDS, SOAK_SEEDS))]
+)
 def test_generated_pipelines_come_to_what_they_were_written_for(tmp_path: Path, seed: int) -> None:
     random = Random(seed)
     for case in range(CASES_PER_SEED):

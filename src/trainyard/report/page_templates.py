@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from contextlib import suppress
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 _FILTERS = ("as_text", "count", "counted", "duration", "moment", "number", "percentage")
 
 
+@functools.lru_cache(maxsize=8)
 def page_templates(folder: Path) -> jinja2.Environment:
     """Return the templates of pages that lie in a folder: HTML is escaped, and an undefined name is an error."""
     import jinja2  # takes 0.1 s to import, and only pages need it

@@ -316,6 +316,7 @@ class _Handler(BaseHTTPRequestHandler):
     """Takes CONNECT, speaks TLS from then on, and hands every request on."""
 
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # else a body waits until its headers are acknowledged
     azure: LoopbackAzure
     context: ssl.SSLContext
     host = ""
