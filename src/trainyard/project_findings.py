@@ -10,6 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
+from trainyard.errors import UsageError
 from trainyard.lint import linter
 from trainyard.lint.config import LintSettings, settings_for
 from trainyard.lint.linter import STANDARD_FOLDERS, LintResult
@@ -172,6 +173,22 @@ def project_of(path: Path) -> Project | None:
         return find_project(path)
     except NoProject:
         return None
+
+
+def template_findings(start: Path) -> list[Diagnostic]:
+    """Return why templates of the project that contains a folder cannot be rendered for the profile of its files."""
+    project = project_of(start)
+    if project is None:
+        return []
+    from trainyard.render.limited_rendering import render_limited
+
+    try:
+        render_limited(project)
+    except SpecError as error:
+        return list(error.diagnostics)
+    except UsageError:
+        return []  # files of several profiles, or none yet
+    return []
 
 
 def with_template_lines(

@@ -313,6 +313,20 @@ def test_lint_finds_in_a_profile_what_render_would(
         assert word in outcome.stderr
 
 
+def test_lint_of_a_project_finds_templates_that_cannot_be_rendered(
+    trainyard: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(project_copy(tmp_path))
+    template = Path("templates/components/evaluate.yaml.j2")
+    line = template.read_text().count("\n") + 1
+    template.write_text(template.read_text() + "{{ steps.evaluate.fild }}\n")
+    outcome = trainyard("lint")
+    assert outcome.exit_code == 1
+    assert f"{template}:{line}:19: error[TY202] a step has no 'fild'" in outcome.stderr
+    assert "1 error, 0 warnings" in outcome.stderr
+    assert trainyard("lint", "--no-templates").exit_code == 0
+
+
 def test_run_with_a_profile_says_that_it_does_not_see_hand_edits(
     trainyard: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

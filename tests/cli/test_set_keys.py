@@ -129,12 +129,17 @@ def test_an_input_of_a_job_within_another_pipeline_is_an_input(trainyard: Run, f
             1,
             ("--set: error[AML101] unknown key 'instanc_count'", "'instance_count'"),
         ),
-        ("job.yml", "resources.instance_count=0", 1, ("'instance_count' is 0; it is 1 or more",)),
+        ("job.yml", "resources.instance_count=0", 1, ("--set: error[AML106] 'instance_count' is 0; it is 1 or more",)),
         ("job.yml", "environment.image=x", 2, ("--set environment.image: there is no 'image' in 'azureml:any:1'",)),
         ("parallel.yml", "jobs.scores.mini_batch_size=2", 2, ("unknown job 'scores'. Did you mean 'score'?",)),
         ("parallel.yml", "jobs.score.resourcs.instance_count=2", 1, ("'resourcs'", "Did you mean 'resources'?")),
         ("parallel.yml", "settings.default_comput=x", 1, ("'default_comput'", "Did you mean 'default_compute'?")),
-        ("parallel.yml", "jobs.score.inputs.files.mode=downlod", 1, ("'downlod'", "Did you mean 'download'?")),
+        (
+            "parallel.yml",
+            "jobs.score.inputs.files.mode=downlod",
+            1,
+            ("--set: error[AML104]", "Did you mean 'download'?"),
+        ),
     ],
 )
 def test_a_mistyped_key_is_answered_with_the_nearest(

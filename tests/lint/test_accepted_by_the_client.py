@@ -37,6 +37,11 @@ args = parser.parse_args()
 with open(args.model, "w") as file:
     file.write("trained")
 """
+HEAD = """\
+import argparse
+import os
+from pathlib import Path
+"""
 
 
 def rules(folder: Path, files: dict[str, str]) -> list[tuple[str, str]]:
@@ -90,6 +95,56 @@ def test_an_output_with_an_address_cannot_be_opened(tmp_path: Path, mode: str, e
 
 
 @pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("os.path.join(args.model, 'model.pt')", [("AML511", "warning")]),
+        ("args.model + '/model.pt'", [("AML511", "warning")]),
+        ("f'{args.model}/model.pt'", [("AML511", "warning")]),
+        ("Path(args.model) / 'model.pt'", [("AML511", "warning")]),
+        ("f'{args.name}/model.pt'", []),
+        ("f'{args.model}_{args.name}'", []),
+    ],
+)
+def test_a_file_within_an_output_with_an_address_cannot_be_opened(
+    tmp_path: Path, path: str, expected: list[tuple[str, str]]
+) -> None:
+    job = COMPONENT.replace("train.py", "train.py --model ${{outputs.model}}")
+    job += "outputs: {model: {type: uri_folder, mode: direct}}\n"
+    script = WRITES.replace("open(args.model,", f"open({path},").replace("import argparse", HEAD, 1)
+    assert rules(tmp_path, {"train.yml": job, "src/train.py": script}) == expected
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        ("python train.py", [("AML406", "error")]),
+        ("wget https://example.com/train.py && python train.py", []),
+        ("python -m train", []),
+    ],
+)
+def test_a_script_is_missing_from_code_without_any_script(
+    tmp_path: Path, command: str, expected: list[tuple[str, str]]
+) -> None:
+    job = COMPONENT.replace("python train.py", command)
+    assert rules(tmp_path, {"train.yml": job, "src/notes.txt": ""}) == expected
+
+
+def test_a_spark_file_is_missing_from_code_without_any_script(tmp_path: Path) -> None:
+    job = "type: spark\nname: count\ncode: ./src\nentry: {file: count.py}\n"
+    assert rules(tmp_path, {"count.yml": job, "src/notes.txt": ""}) == [("AML406", "error")]
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [("echo hello && sleep 5", []), ("echo hello && python -m train", [("AML608", "warning")])],
+)
+def test_a_stub_needs_no_shared_memory(tmp_path: Path, command: str, expected: list[tuple[str, str]]) -> None:
+    job = f"type: command\nenvironment: azureml:torch:3\ncompute: azureml:gpus\ncommand: {command}\n"
+    job += "distribution: {type: pytorch, process_count_per_instance: 8}\n"
+    assert rules(tmp_path, {"job.yml": job}) == expected
+
+
+@pytest.mark.parametrize(
     ("limits", "distribution", "expected"),
     [
         ("15", "{type: pytorch, process_count_per_instance: 2}", [("AML106", "warning")]),
@@ -127,6 +182,8 @@ dist.init_process_group(args.dist_backend)
         ("--dist-backend gloo", "Standard_D8s_v5", []),
         ("$MORE", "Standard_D8s_v5", []),
         ("--dist-backend nccl", "Standard_ND96asr_v4", []),
+        ("--dist-backend nccl", "STANDARD_DS12_v2", [("AML621", "error")]),  # which is not in the catalogue
+        ("--dist-backend nccl", "Standard_NV4as_v4", []),
     ],
 )
 def test_nccl_needs_machines_with_gpus_however_it_is_asked_for(

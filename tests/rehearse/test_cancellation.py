@@ -7,12 +7,15 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from trainyard.rehearse.cancellation import Cancellation
 from trainyard.rehearse.guardian import processes_beneath
@@ -80,6 +83,11 @@ def start_runner(workspace: Any) -> Iterator[Any]:
         runner.wait()
 
 
+def tracked_statuses(workspace: Any) -> Counter[int]:
+    runs = (workspace.root / ".trainyard/mlruns").glob("*/*/meta.yaml")
+    return Counter(yaml.safe_load(run.read_text())["status"] for run in runs)
+
+
 def wait_until(condition: Any, seconds: float = 15) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
@@ -136,6 +144,30 @@ def test_one_signal_cancels_the_run(workspace: Any, start_runner: Any, number: s
     assert processes_beneath(record.folder) == []
 
 
+def test_a_canceled_run_does_not_finish_the_copy_of_an_input(workspace: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainyard.rehearse.attempts._COPIED_AT_ONCE_BYTES", 1)  # it takes half a minute
+    (workspace.root / "data.bin").write_bytes(bytes(32 << 20))
+    data = {"type": "uri_file", "path": "../data.bin"}
+    reads = workspace.component("reads", "cat ${{inputs.data}}", inputs={"data": {"type": "uri_file"}})
+    file = workspace.pipeline({"reads": {"component": reads, "inputs": {"data": data}}})
+    copied = workspace.runs_folder / "it/jobs/reads/data/INPUT_data/data.bin"
+
+    def interrupt() -> None:
+        wait_until(copied.exists)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    user = threading.Thread(target=interrupt)
+    user.start()
+    record = workspace.run(file, name="it")
+    user.join()
+
+    assert (record.status, record.reason) == ("canceled", "SIGINT received")
+    job = record.jobs["reads"]
+    assert (job.status, job.reason, job.attempts) == ("canceled", "SIGINT received", [])
+    assert "reads canceled: SIGINT received" in workspace.shown
+    assert "reads running" not in workspace.shown
+
+
 def test_a_second_signal_kills_at_once(workspace: Any, start_runner: Any) -> None:
     runner = start_runner("stubborn", 60)
 
@@ -161,7 +193,9 @@ def test_a_killed_runner_leaves_no_process_and_a_readable_record(workspace: Any,
 
     wait_until(lambda: processes_beneath(folder) == [])
     assert json.loads((folder / "run.json").read_text())["status"] == "running"
+    assert tracked_statuses(workspace) == {1: 2}
     record = read_record(folder)
+    assert tracked_statuses(workspace) == {5: 2}, "MLflow's runs, of the pipeline and its job, were killed as well"
     assert (record.status, record.jobs["work"].status) == ("canceled", "canceled")
     assert record.reason == "the runner was killed before it could record how the run ended"
     assert json.loads((folder / "run.json").read_text())["status"] == "canceled"

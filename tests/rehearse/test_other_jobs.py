@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from jsonschema import Draft202012Validator
 
 from trainyard.rehearse.display import Display
@@ -147,6 +148,20 @@ def test_a_sweep_takes_over_the_outputs_of_its_best_trial(run: Any) -> None:
     assert (record.folder / record.outputs["model"] / "rate.txt").read_text() == "0.6"
     assert "best: trial 1" in (record.folder / job.logs[0]).read_text()
     assert run(SWEEP).jobs["job"].reused_from == record.name
+
+
+def test_the_trials_of_a_canceled_sweep_are_canceled_and_have_not_failed(run: Any) -> None:
+    sweep = yaml.safe_load(SWEEP)
+    sweep["limits"]["max_concurrent_trials"] = 1
+    sweep["trial"]["command"] += " && sleep 60"
+    fails = {"type": "command", "environment": "azureml:e:1", "command": "sleep 1; exit 1"}
+    jobs = {"job": sweep, "fails": fails}
+    record = run(yaml.safe_dump({"type": "pipeline", "settings": {"default_compute": "azureml:cpu"}, "jobs": jobs}))
+
+    job = record.jobs["job"]
+    assert (job.status, record.jobs["fails"].status) == ("canceled", "failed")
+    assert {(trial.status, trial.reason) for trial in job.trials} == {("canceled", "job fails failed")}
+    assert trials_in_words(job.trials) == "0 of 3"
 
 
 WAITS_FOR_THE_RECORD = """\

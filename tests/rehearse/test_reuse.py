@@ -13,7 +13,9 @@ from typing import Any
 
 import pytest
 
+from trainyard.rehearse.cancellation import Cancellation
 from trainyard.rehearse.digests import ContentDigests, write_json
+from trainyard.rehearse.errors import RunError
 from trainyard.rehearse.guardian import Guardian
 from trainyard.rehearse.reuse import JobKey, StepCache
 from trainyard.rehearse.run_store import clean
@@ -316,6 +318,14 @@ def test_reading_inputs_for_long_shows_progress(tmp_path: Path) -> None:
     assert len(notes) == 3
     assert notes[-1].startswith("reading inputs to find out what has changed since the last run: ")
     assert notes[-1].endswith(f"now {large}")
+
+
+def test_reading_inputs_ends_when_the_run_is_canceled(tmp_path: Path) -> None:
+    (tmp_path / "large.bin").write_bytes(bytes(3 << 20))
+    cancellation = Cancellation()
+    cancellation.request("SIGINT received")
+    with pytest.raises(RunError, match=r"^SIGINT received$"):
+        ContentDigests(tmp_path / "index.json", cancellation=cancellation).of_path(tmp_path)
 
 
 def test_many_equal_jobs_are_all_reused(workspace: Any) -> None:

@@ -248,8 +248,18 @@ def test_a_pipeline_needs_a_component_to_run(started: Callable[..., Project]) ->
     with pytest.raises(UsageError, match=r"unknown component 'evalute'. Did you mean 'evaluate'"):
         new_pipeline(project, "nightly", "evalute")
     written(project.root, new_pipeline(project, "check", "evaluate"))
-    pipeline = yaml.safe_load(render(project, "local").files[project.root / "pipelines/check.yaml"].text)
+    files = render(project, "local").files
+    assert project.root / "components/evaluate.yaml" in files, "the project had no template of it"
+    pipeline = yaml.safe_load(files[project.root / "pipelines/check.yaml"].text)
     assert pipeline["inputs"]["model"]["path"] == "../data/model"
+
+
+def test_the_pipeline_of_a_spark_component_has_a_spark_job(started: Callable[..., Project]) -> None:
+    project = started()
+    written(project.root, new_pipeline(project, "at_scale", "prepare_text_spark"))
+    pipeline = yaml.safe_load(render(project, "local").files[project.root / "pipelines/at_scale.yaml"].text)
+    job = pipeline["jobs"]["prepare_text_spark"]
+    assert (job["type"], job["resources"]["instance_type"]) == ("spark", "standard_e8s_v3")
 
 
 STEP = """

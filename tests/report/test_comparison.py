@@ -112,3 +112,16 @@ def test_equal_runs_have_no_differences(make_digits_run: Callable[[], Any], tmp_
     page = (tmp_path / "page.html").read_text()
     assert "these runs had the same settings" in page
     assert 'href="brave-otter-7/report.html"' in page
+
+
+def test_the_page_is_called_by_the_display_name_and_draws_no_single_points(empty_run: Any, tmp_path: Path) -> None:
+    empty_run.run["display_name"] = "Taxi fares"
+    empty_run.add_job("train", outputs={"metrics": "metrics"})
+    empty_run.write("metrics/metrics.jsonl", [{"step": 1, "loss": 0.5}])
+    record = read_run_record(empty_run.finish())
+    comparison = compare([record, record])
+
+    assert [row.label for row in comparison.results] == ["train: last training loss"]
+    assert comparison.trainings == ()
+    write_comparison(comparison, tmp_path / "page.html")
+    assert "<h1>Taxi fares</h1>" in (tmp_path / "page.html").read_text()

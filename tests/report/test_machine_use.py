@@ -59,7 +59,7 @@ def test_only_the_last_attempt_counts(figures: Callable[..., dict[str, str]]) ->
 
 
 def test_the_trials_of_a_sweep_have_one_entry_together(empty_run: Any) -> None:
-    empty_run.add_job("search", trials=[{"number": 1}, {"number": 2}, {"number": 3}])
+    empty_run.add_job("search", display_name="Search", trials=[{"number": 1}, {"number": 2}, {"number": 3}])
     for number, gib in ((1, 2), (2, 1)):  # the third was too short to be sampled
         lines = [HEADER, *(sample(second, number, gib) for second in range(1, 2 + number))]
         empty_run.write(f"jobs/search/trials/{number}/system_logs/machine_use.jsonl", lines)
@@ -67,7 +67,7 @@ def test_the_trials_of_a_sweep_have_one_entry_together(empty_run: Any) -> None:
     uses = machine_uses(read_run_record(empty_run.finish()), empty_run.path)
 
     assert {use.title: [figure.value for figure in use.figures] for use in uses} == {
-        "search": ["1.6 of 4", "2.0 GiB"],  # one processor for 2 s, two for 3 s
+        "Search": ["1.6 of 4", "2.0 GiB"],  # one processor for 2 s, two for 3 s
     }
 
 

@@ -23,6 +23,7 @@ from trainyard.project_files import limit_reading, repository_of, root_of, yaml_
 from trainyard.project_findings import (
     check_paths,
     folders_to_check,
+    template_findings,
     with_profile_findings,
     with_template_lines,
     without_known,
@@ -119,6 +120,8 @@ def lint(
         return
     left = [each for each in without_known(found, known_in, result.files, store.peek) if settings.reports(each.rule)]
     related = left if no_templates else with_template_lines(left, texts)
+    if not (given or no_templates):
+        related += [each for each in template_findings(Path.cwd()) if each not in left and settings.reports(each.rule)]
     _print(related, output_format, texts)
     if output_format == "text":
         # A rendered file has to be fixed in its template.

@@ -129,10 +129,6 @@ class LintContext:
         """Return what `make` returned for a key the first time."""
         return _kept(self._cache, key, make)
 
-    def look_around(self) -> None:
-        """Note what the files that were read define, before a check reads others."""
-        _ = self.names_defined, self.conda_environments
-
     def calls_of(self, command: ParsedCommand) -> list[CalledScript]:
         """The Python scripts that a command calls."""
         return self.cached(("calls", id(command)), lambda: list(called_scripts(command)))

@@ -62,7 +62,10 @@ def as_page(rule: Rule) -> str:
     parts = [f"# {rule.id}: {rule.name}", f"*{severity_word(rule).capitalize()}.* {rule.summary}", rule.why]
     for title, files in _examples(rule):
         parts.append(f"## {title}")
-        parts += [f"{_file_line(name)}```{_language(name)}\n{text.rstrip()}\n```" for name, text in files.items()]
+        for name, text in files.items():
+            head = "" if name == EXAMPLE_FILE else f"`{name}`:\n\n"
+            language = {"py": "python", "yaml": "yaml", "json": "json"}.get(name.rpartition(".")[2], "text")
+            parts.append(f"{head}```{language}\n{text.rstrip()}\n```")
     if _can_be_ignored(rule):
         parts.append(_IGNORE.format(id=rule.id))
     return "\n\n".join(parts) + "\n"
@@ -90,11 +93,3 @@ def _examples(rule: Rule) -> list[tuple[str, dict[str, str]]]:
 def _indented(name: str, text: str) -> str:
     head = "" if name == EXAMPLE_FILE else f"  {name}\n"
     return head + "\n".join(f"    {line}".rstrip() for line in text.splitlines())
-
-
-def _file_line(name: str) -> str:
-    return "" if name == EXAMPLE_FILE else f"`{name}`:\n\n"
-
-
-def _language(name: str) -> str:
-    return {"py": "python", "yaml": "yaml", "json": "json"}.get(name.rpartition(".")[2], "text")

@@ -274,7 +274,7 @@ class _Session:
     def run_checks(self, outside: dict[Hashable, Any], processes: int) -> None:
         """Run the checks that look beyond one file, now that all are read."""
         context = LintContext(self.parsed, Computes(self._store, self._settings.computes), outside)
-        context.look_around()
+        _ = context.names_defined, context.conda_environments  # of the files read, before checks read others
         subjects: list[_Subject] = [*self._linted, *self.parsed.commands, *self.parsed.pipelines]
         checked = divided(subjects, lambda subject: self._checked(subject, context), processes)
         # Of two findings at a place the first may be enough: those of schemas, then of readers, then of rules.

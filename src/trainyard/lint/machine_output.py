@@ -74,7 +74,8 @@ def _as_command(diagnostic: Diagnostic, relative_to: Path) -> str:
     else:
         properties["endLine"] = span.end_line
     properties["title"] = f"{diagnostic.rule} (Trainyard)"
-    written = ",".join(f"{name}={_escape_property(str(value))}" for name, value in properties.items())
+    texts = {name: _escape(str(value)).replace(":", "%3A").replace(",", "%2C") for name, value in properties.items()}
+    written = ",".join(f"{name}={text}" for name, text in texts.items())
     return f"::{_COMMAND[diagnostic.severity]} {written}::{_escape(_text(diagnostic, relative_to))}"
 
 
@@ -88,10 +89,6 @@ def _text(diagnostic: Diagnostic, relative_to: Path) -> str:
 def _escape(text: str) -> str:
     encodable = text.encode("utf-8", errors="backslashreplace").decode()
     return encodable.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
-
-
-def _escape_property(text: str) -> str:
-    return _escape(text).replace(":", "%3A").replace(",", "%2C")
 
 
 _SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/cos02/schemas/sarif-schema-2.1.0.json"
@@ -152,11 +149,13 @@ def _rule(rule: Rule) -> dict[str, Any]:
 
 
 def _result(diagnostic: Diagnostic, rule_index: int, fingerprint: str, places: _Places) -> dict[str, Any]:
+    # The hint follows the message: SARIF has one text (3.11.1).
+    sentence = diagnostic.message if diagnostic.message.endswith((".", "?", "!")) else f"{diagnostic.message}."
     result: dict[str, Any] = {
         "ruleId": diagnostic.rule,
         "ruleIndex": rule_index,
         "level": _LEVEL[diagnostic.severity],
-        "message": {"text": " ".join(filter(None, (_sentence(diagnostic.message), diagnostic.hint)))},
+        "message": {"text": " ".join(filter(None, (sentence, diagnostic.hint)))},
         "locations": [{"physicalLocation": places.location(diagnostic.span)}],
         "partialFingerprints": {"trainyard/v1": fingerprint},
     }
@@ -166,11 +165,6 @@ def _result(diagnostic: Diagnostic, rule_index: int, fingerprint: str, places: _
             for number, related in enumerate(diagnostic.related, start=1)
         ]
     return result
-
-
-def _sentence(message: str) -> str:
-    """Return a message that ends with a period, since the hint follows it: SARIF has one text (3.11.1)."""
-    return message if message.endswith((".", "?", "!")) else f"{message}."
 
 
 class _Places:

@@ -62,14 +62,18 @@ class Placement:
             return None
         return self.context.computes.find(found.value, found.written.span.file)
 
+    @property
+    def size(self) -> str:
+        """The machine's VM size, if it is known from `instance_type` or from the cluster, else an empty text."""
+        named, compute = self.use.instance_type, self.known_compute
+        if named is not None:
+            return str(named.value) if isinstance(named, Known) else ""
+        return compute.size if compute is not None else ""
+
     @cached_property
     def sku(self) -> Sku | None:
-        """The machine, if it is known from `instance_type` or from the cluster."""
-        named = self.use.instance_type
-        if named is not None:
-            return sku_named(str(named.value)) if isinstance(named, Known) else None
-        compute = self.known_compute
-        return sku_named(compute.size) if compute is not None else None
+        """The machine, if its size is in the catalogue."""
+        return sku_named(self.size) if self.size else None
 
     @property
     def nodes(self) -> int | None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from typing import NamedTuple
 
 from trainyard.settings.regex import regex
-from trainyard.settings.suggestions import closest, is_surely
+from trainyard.settings.suggestions import closest, is_surely, misspelt_name, slips
 from trainyard.spec.diagnostic import Diagnostic
 
 QUESTION = "Did you mean '"
@@ -31,12 +32,17 @@ def suggested(finding: Diagnostic, covered: str) -> Suggested | None:
     last = bare if "/" in meant else bare.rpartition("/")[2]
     for wrong in (last, bare, *_QUOTED.findall(finding.message)):
         if wrong != meant and bare.count(wrong) == 1 and closest(wrong, [meant]) is not None:
-            is_sure = is_surely(wrong, meant) and (match[2] is None or _has_same_letters(wrong, meant))
+            is_sure = is_surely(wrong, meant) and (match[2] is None or _is_same_file(wrong, meant))
             return Suggested(bare.replace(wrong, meant), is_sure)
     return None
 
 
-def _has_same_letters(wrong: str, meant: str) -> bool:
-    """Whether two names of files differ by swapped letters, case or `.yml` alone: `trains.yml` may be another file."""
-    first, second = (sorted(name.lower().replace(".yml", ".yaml")) for name in (wrong, meant))
-    return first == second
+def _is_same_file(wrong: str, meant: str) -> bool:
+    """Whether two names of files differ by swapped letters, case, `.yml` or a letter left out within a word alone.
+
+    `predct.yml` is `predict.yml`, and `trains.yml` may be another file than `train.yml`.
+    """
+    first, second = (name.lower().replace(".yml", ".yaml") for name in (wrong, meant))
+    has_same_ends = all(os.path.splitext(first)[0][end] == os.path.splitext(second)[0][end] for end in (0, -1))
+    is_letter_left_out = has_same_ends and slips(first, second) == 1 and len(first) < len(second)
+    return sorted(first) == sorted(second) or (is_letter_left_out and misspelt_name(first, [second]) is not None)

@@ -131,7 +131,9 @@ class Sources:
         end = span.end_column - 1 if span.end_line == span.line else len(line)
         end = max(start + 1, min(end, len(line)))
         before, culprit, after = _within(widest, line[:start], line[start:end], line[end:])
-        carets = _blanks(before) + "^" * max(1, _width(culprit))
+        # Tabs remain, so that the carets line up with the source line.
+        blanks = "".join("\t" if character == "\t" else " " * _width(character) for character in before)
+        carets = blanks + "^" * max(1, _width(culprit))
         return Excerpt(printable(before), printable(culprit), printable(after), carets)
 
     def line(self, file: Path, number: int) -> str | None:
@@ -172,11 +174,6 @@ def _lines_of(file: Path) -> list[str]:
     except (OSError, ValueError):
         return []
     return [] if "\0" in text else source_lines(text)
-
-
-def _blanks(text: str) -> str:
-    """Return spaces as wide as a text. Tabs remain, so that the carets line up with the source line."""
-    return "".join("\t" if character == "\t" else " " * _width(character) for character in text)
 
 
 def _width(text: str) -> int:

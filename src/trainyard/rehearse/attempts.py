@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from trainyard.rehearse.cancellation import Cancellation
 from trainyard.rehearse.command import fill_command, parallel_command, spark_command, write_settings
 from trainyard.rehearse.errors import writing
 from trainyard.rehearse.local_jobs import LocalJob
@@ -165,10 +166,10 @@ class AttemptEnd(NamedTuple):
     warnings: tuple[str, ...] = ()
 
 
-def make_folders(attempt: Attempt) -> list[GivenInput]:
+def make_folders(attempt: Attempt, cancellation: Cancellation) -> list[GivenInput]:
     """Make the attempt's folders, and put its snapshot and inputs in them; return how it was given its inputs.
 
-    Raise `RunError` when they cannot be written.
+    Raise `RunError` when they cannot be written, or the run is canceled.
     """
     folder = attempt.job_folder
     take_back_inputs(attempt.data_folder)
@@ -188,7 +189,7 @@ def make_folders(attempt: Attempt) -> list[GivenInput]:
         if isinstance(task, Sweep):
             return []  # its trials have folders of their own
         given = [
-            give_input(name, Path(str(attempt.inputs[name])), place, mode=attempt.job.use.input_mode(name))
+            give_input(name, Path(str(attempt.inputs[name])), place, cancellation, attempt.job.use.input_mode(name))
             for name, place in attempt.input_paths.items()
         ]
         lines = f"processes: {attempt.job.scaling}\n" if attempt.job.scaling is not None else ""
@@ -243,6 +244,7 @@ def drop_empty_artifacts(attempt: Attempt) -> None:
 
 # Copying this much takes a second or two.
 _LARGEST_COPY_BYTES = 1 << 30
+_COPIED_AT_ONCE_BYTES = 1 << 24
 _WRITE_BITS = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
 
 
@@ -292,7 +294,7 @@ def place_of_input(data_folder: Path, name: str, source: Path) -> Path:
     return place / source.name if source.is_file() else place
 
 
-def give_input(name: str, source: Path, place: Path, *, mode: str = "ro_mount") -> GivenInput:
+def give_input(name: str, source: Path, place: Path, cancellation: Cancellation, mode: str) -> GivenInput:
     """Put a file or folder in place, its files read-only; links in it are followed. Raise OSError when that fails.
 
     Root can write to read-only files, and anyone can add some, so the state of the files is kept. A downloaded input is
@@ -308,11 +310,19 @@ def give_input(name: str, source: Path, place: Path, *, mode: str = "ro_mount") 
     linked = size_bytes > _LARGEST_COPY_BYTES and _linked((file for file, _ in files), targets)
     if not linked:
         for (file, _), target in zip(files, targets, strict=True):
-            shutil.copy2(file, target)
+            _copy(file, target, cancellation)
             if is_read_only:
                 target.chmod(target.stat().st_mode & ~_WRITE_BITS)
     how = f"{len(files)} files, {size_bytes} bytes, {'hard-linked' if linked else 'copied'}"
     return GivenInput(name, source, place, how, linked, is_read_only, {target: _state(target) for target in targets})
+
+
+def _copy(source: Path, target: Path, cancellation: Cancellation) -> None:
+    with source.open("rb") as read, target.open("wb") as written:
+        while piece := read.read(_COPIED_AT_ONCE_BYTES):
+            cancellation.check()
+            written.write(piece)
+    shutil.copystat(source, target)
 
 
 def take_back_inputs(data_folder: Path) -> None:

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from trainyard.rehearse.errors import RunError
+
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _RECEIVED = " received"
 
@@ -44,6 +46,11 @@ class Cancellation:
     def request(self, reason: str) -> None:
         """Ask all jobs to end."""
         self._reason = self.reason or reason
+
+    def check(self) -> None:
+        """Raise `RunError` with the reason if all jobs are to end: what no process does must end by itself."""
+        if self.reason is not None:
+            raise RunError(self.reason)
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from trainyard.rehearse.cancellation import Cancellation
 from trainyard.rehearse.errors import RunError, writing
 from trainyard.settings.files import file_sha256, files_beneath, replace_text
 from trainyard.settings.quantities import memory
@@ -30,16 +31,19 @@ class ContentDigests:
     """Content digests of files and folders, kept in `index_file` as long as these stay as they are.
 
     A file stays as it is while its path, size, modification time and inode do. The time of its last change of any kind
-    says less: a hard link to it, as jobs get for large inputs, changes that. `note` tells of long reading.
+    says less: a hard link to it, as jobs get for large inputs, changes that. `note` is called during long reading,
+    which a `cancellation` ends.
     """
 
     def __init__(
         self,
         index_file: Path,
         note: Callable[[str], None] = lambda text: None,
+        cancellation: Cancellation | None = None,
         *,
         bytes_between_notes: int = _BYTES_BETWEEN_NOTES,
     ) -> None:
+        self._cancellation = cancellation or Cancellation()
         self._index_file = index_file
         self._note = note
         self._bytes_between_notes = bytes_between_notes
@@ -100,7 +104,8 @@ class ContentDigests:
             raise RunError(f"{file}: cannot be read ({error.strerror})") from error
 
     def _count(self, file: Path, count_bytes: int) -> None:
-        """Count what is read, and note it from time to time."""
+        """Count what is read, and note it from time to time; raise `RunError` when the run is canceled."""
+        self._cancellation.check()
         notes_before = self._read_bytes // self._bytes_between_notes
         self._read_bytes += count_bytes
         if self._read_bytes // self._bytes_between_notes > notes_before:

@@ -174,7 +174,7 @@ def work(
         identity = key.key if follows_from_key else f"{key.key}@{context.identity.run_id}"
         while True:
             # Before the event, which writes the record: that must not meet a disk that the copy is filling.
-            given = make_folders(attempt)
+            given = make_folders(attempt, context.cancellation)
             post(Started(job.name, attempt, key, identity, why, WarningLines(attempt.logs[0])))
             end = _run(context, attempt, given, post)
             if not end.was_preempted:

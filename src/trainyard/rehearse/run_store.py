@@ -114,7 +114,7 @@ def read_record(run_folder: Path) -> RunRecord:
     """Return the record in a run's folder. Raise `UsageError` when it is missing or invalid.
 
     A record that says `running` although no process holds its lock belongs to a runner that was killed: it is returned
-    as canceled, with that reason, and corrected where its folder can be written.
+    as canceled, with that reason, and corrected where its folder can be written, as are its MLflow runs.
     """
     record = _read_record(run_folder)
     if record.status != "running" or is_active(run_folder):
@@ -125,6 +125,11 @@ def read_record(run_folder: Path) -> RunRecord:
         if now_there.status != "running":  # another command was faster
             return now_there
         write_record(RunRecordWriter(record))
+        tracked = next(filter(None, (job.tracked_folder(run_folder) for job in record.jobs.values())), None)
+        if tracked is not None:
+            store = TrackingStore(tracked.parents[1])
+            with writing(store.folder):
+                store.end_killed(store.identity(record.experiment, record.id))
     return record
 
 
@@ -366,9 +371,8 @@ def clean(runs_folder: Path, records: Sequence[RunRecord]) -> int:
             raise RunError(f"{record.folder}: cannot be removed ({error.strerror or error})") from error
         if not record.id:
             continue  # written before runs had one
-        identity = store.identity(record.experiment, record.id)
-        for run in (identity, *(identity.of_job(job) for job in record.jobs)):
-            shutil.rmtree(store.folder_of(run), ignore_errors=True)
+        for folder in store.folders_of(store.identity(record.experiment, record.id)):
+            shutil.rmtree(folder, ignore_errors=True)
     return freed_bytes
 
 

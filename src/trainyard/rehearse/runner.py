@@ -65,6 +65,7 @@ class _Found(NamedTuple):
     reused: dict[str, ReusedResult]
     software: Software
     digests: ContentDigests
+    cancellation: Cancellation
 
 
 def run_pipeline(
@@ -226,7 +227,8 @@ def _record(run: str, folder: Path, checked: _CheckedPipeline, options: RunOptio
 
 def _found(checked: _CheckedPipeline, options: RunOptions, reused: Collection[str], display: Display) -> _Found:
     """Find the results of these jobs, and what jobs run in; build or pull that where it is not on this machine yet."""
-    digests = ContentDigests(options.state_folder / "cache" / "file_digests.json", display.note)
+    cancellation = Cancellation()
+    digests = ContentDigests(options.state_folder / "cache" / "file_digests.json", display.note, cancellation)
     earlier = list_runs(options.runs_folder) if reused else []
     results = find_reused(checked.here, reused, earlier, digests, without_gpus=options.without_gpus)
     software = Software(options.python)
@@ -240,7 +242,7 @@ def _found(checked: _CheckedPipeline, options: RunOptions, reused: Collection[st
 
         images = images_of(jobs, find_engine(os.environ), folder, options.state_folder, digests, display.note)
         software = Software(options.python, images=images)
-    return _Found(results, software, digests)
+    return _Found(results, software, digests, cancellation)
 
 
 def _environment_notes(checked: _CheckedPipeline, software: Software, run_folder: Path) -> list[str]:
@@ -280,7 +282,7 @@ def _context(record: RunRecord, checked: _CheckedPipeline, options: RunOptions, 
         named_job=checked.selection.named,
         faults=checked.faults,
         store=store,
-        cancellation=Cancellation(),
+        cancellation=found.cancellation,
         guardian=Guardian(seen_folder, _containers_of(found.software, identity)),
     )
 

@@ -281,7 +281,8 @@ class Scheduler:
         job = self._record.jobs[event.job]
         self._warnings.pop(event.job, None)
         job.reason = event.reason
-        self._finish(event.job, job, "failed")
+        was_canceled = event.reason == self._context.cancellation.reason
+        self._finish(event.job, job, "canceled" if was_canceled else "failed")
         if event.error is not None:
             raise event.error
 

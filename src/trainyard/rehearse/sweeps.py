@@ -55,7 +55,9 @@ def run_sweep(
         if reason is None:
             trial.metric, reason = _run_trial(attempt, sweep, trial, store, limit)
         with changing, log.open("a", encoding="utf-8") as stream:
-            trial.status, trial.reason = ("completed", None) if reason is None else ("failed", reason)
+            trial.status, trial.reason = "completed" if reason is None else "failed", reason
+            if reason is not None and reason == cancellation.reason:
+                trial.status = "canceled"
             trial.duration_s = round(time.monotonic() - began, 3)
             best = _best(all_trials, sweep)
             for each in all_trials:
@@ -111,11 +113,11 @@ def _run_trial(
     store.start_run(run, f"{attempt.job.name} trial {number}")
     with attempt.faults.of_trial(number) if attempt.faults is not None else nullcontext() as faults:
         own = own._replace(faults=faults)
-        end = launch(own, make_folders(own), cancellation)
+        end = launch(own, make_folders(own, cancellation), cancellation)
         while end.was_preempted:
             lose_what_a_preemption_takes(own)
             own = own._replace(number=own.number + 1)
-            end = launch(own, make_folders(own), cancellation)
+            end = launch(own, make_folders(own, cancellation), cancellation)
     store.end_run(run, "FINISHED" if end.reason is None else "FAILED")
     trial.attempts = own.number
     logged = [value for value in store.metric(run, sweep.primary_metric) if math.isfinite(value)]

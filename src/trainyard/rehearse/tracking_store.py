@@ -74,6 +74,12 @@ class TrackingStore(NamedTuple):
         with writing(self.folder):
             _set(self.folder_of(run), status=_STATUS_CODES[status], end_time=_milliseconds())
 
+    def end_killed(self, run: RunIdentity) -> None:
+        """Record that a pipeline's run was killed, and what ran in it."""
+        for folder in self.folders_of(run):
+            if f"\nstatus: {_STATUS_CODES['RUNNING']}\n" in (folder / "meta.yaml").read_text(encoding="utf-8"):
+                self.end_run(run._replace(run_id=folder.name), "KILLED")
+
     def take_over(self, source: Path, run: RunIdentity, name: str) -> None:
         """Make a run of what another has logged, whose folder may be removed; nothing if it has logged nothing."""
         logged = [source / part for part in ("metrics", "params", "artifacts") if any(source.glob(f"{part}/*"))]
@@ -97,6 +103,11 @@ class TrackingStore(NamedTuple):
     def folder_of(self, run: RunIdentity) -> Path:
         """Return where a run's metrics, parameters and artifacts are."""
         return self.folder / run.experiment_id / run.run_id
+
+    def folders_of(self, run: RunIdentity) -> list[Path]:
+        """Return the folders of a pipeline's run, and of its jobs and their trials, whose ids begin with its own."""
+        beside = self.folder_of(run).parent.glob("*/meta.yaml")
+        return [file.parent for file in beside if f"{file.parent.name}_".startswith(f"{run.run_id}_")]
 
 
 def _write_experiment(folder: Path, name: str) -> None:

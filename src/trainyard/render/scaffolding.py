@@ -140,7 +140,7 @@ def new_component(project: Project, name: str) -> dict[str, str]:
 
 
 def new_pipeline(project: Project, name: str, component: str | None) -> dict[str, str]:
-    """Return the text of a new pipeline's template that runs one component, by path.
+    """Return the text of a new pipeline's template that runs one component, and of that component's if it is not here.
 
     Without a component it is the project's own step of the pipeline's name, or its only one. Raise UsageError for a
     taken name and an unknown component.
@@ -156,7 +156,9 @@ def new_pipeline(project: Project, name: str, component: str | None) -> dict[str
     steps = step_descriptions(project)
     if component not in steps:
         raise unknown_name("component", component, steps)
-    step = steps[component]
+    step, template = steps[component], f"components/{component}.yaml.j2"
+    here = text_or_empty(project.templates / template)
+    of_component = here or text_or_empty(shipped("templates") / template)
     values = {
         "name": name,
         "step": step,
@@ -164,11 +166,11 @@ def new_pipeline(project: Project, name: str, component: str | None) -> dict[str
         "required": [field for field in step.inputs if field.kind == "input" and not field.optional],
         "outputs": step.outputs,
         # A step without GPUs says so in its component's template.
-        "uses_gpus": "resources_without_gpus"
-        not in text_or_empty(project.templates / f"components/{component}.yaml.j2"),
+        "uses_gpus": not re.search('resources_without_gpus|type="spark"', of_component),
     }
     ((_, text),) = _scaffold("pipeline", values)
-    return {f"templates/pipelines/{name}.yaml.j2": text}
+    copied = {f"templates/{template}": of_component} if of_component and not here else {}
+    return {f"templates/pipelines/{name}.yaml.j2": text, **copied}
 
 
 def package_name(name: str) -> str:

@@ -138,7 +138,7 @@ def draw_compared_charts(of_runs: Mapping[str, Metrics], own: Collection[str] = 
             for (run, metrics), style in zip(of_runs.items(), STYLES, strict=False)
             if name in metrics.series and unless not in metrics.series
         ]
-        if lines:
+        if any(len(line.points) > 1 for line in lines):
             charts.append(draw_chart(look, lines, _WIDTHS[-1]))
     return charts
 

@@ -56,7 +56,9 @@ def machine_uses(run: RunRecord, run_folder: Path) -> list[MachineUse]:
     longest = sorted(alone, key=lambda name: -alone[name].processors_busy[-1][0])[:_MOST_JOBS_DRAWN]
     charts = {name: tuple(_charts(alone[name])) for name in longest}
     return [
-        MachineUse(name, tuple(_figures(samples)), charts.get(name, ())) for name, samples in found.items() if samples
+        MachineUse(run.jobs[name].title, tuple(_figures(samples)), charts.get(name, ()))
+        for name, samples in found.items()
+        if samples
     ]
 
 

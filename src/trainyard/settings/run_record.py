@@ -87,7 +87,7 @@ class TrialRecord:
 
 def trials_in_words(trials: Sequence[TrialRecord]) -> str:
     """Return how far a sweep is: `31 of 50, 2 failed, best 0.235 by trial 7`."""
-    ended = [trial for trial in trials if trial.status not in ("waiting", "running")]
+    ended = [trial for trial in trials if trial.status in ("completed", "failed")]
     failed = sum(trial.status == "failed" for trial in ended)
     best = next((trial for trial in trials if trial.is_best), None)
     parts = [f"{len(ended)} of {len(trials)}"]

@@ -178,10 +178,8 @@ def check_script(script: Node, folder: Path, reading: Reading) -> None:
     """Report a script that a folder of code does not contain."""
     if "${{" in script.text or script_file(folder, script.text) is not None:
         return
-    names = list(python_files(folder))
-    if names:
-        message = f"the code '{folder.name}' contains no '{script.text}'"
-        reading.findings.add(script.span, SCRIPT_NOT_FOUND, message, close_match(script.text, names))
+    message = f"the code '{folder.name}' contains no '{script.text}'"
+    reading.findings.add(script.span, SCRIPT_NOT_FOUND, message, close_match(script.text, python_files(folder)))
 
 
 def script_file(folder: Path, script: str) -> Path | None:

@@ -87,7 +87,7 @@ image: mcr.microsoft.com/azureml/openmpi5.0-ubuntu24.04
 SCRIPT_NOT_FOUND = Rule("AML406", "script-not-found", "error", is_let_pass=True).explained(
     summary="The `code` folder does not contain the script that the command runs.",
     why="The command runs in the `code` folder; Python exits at once if the file does not exist. Only reported if "
-    "nothing earlier in the command could have created it, and if the folder contains Python files at all.",
+    "nothing earlier in the command could have created it.",
     example="""\
 @command train ./src
 command: python ‹trian.py⇒train.py›

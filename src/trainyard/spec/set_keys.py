@@ -94,7 +94,7 @@ def _member(holder: Node, step: str, key: str) -> Node | None:
 
 
 def _put(holder: Node, step: str, data: Any, text: str) -> Node:
-    """Set a member; it is where the one that it replaces was, or its holder: paths are relative to that file."""
+    """Set a member, whose place is the command line: paths of data are relative to this folder."""
     if not holder.is_mapping:
         holder.items[int(step)] = value = _at(holder.items[int(step)], data, text)
         holder.data[int(step)] = data
@@ -102,7 +102,6 @@ def _put(holder: Node, step: str, data: Any, text: str) -> Node:
     known = holder.get(step)
     value = _at(known or holder, data, text)
     key = _at(holder, step, step)
-    key.file = COMMAND_LINE
     holder.entries = {**holder.entries, step: Entry(holder.entries[step].key if known is not None else key, value)}
     holder.data[step] = data
     return value
@@ -110,5 +109,5 @@ def _put(holder: Node, step: str, data: Any, text: str) -> Node:
 
 def _at(place: Node, data: Any, text: str) -> Node:
     made = copy.copy(place)
-    made.data, made.text, made.entries, made.items = data, text, {}, []
+    made.file, made.data, made.text, made.entries, made.items = COMMAND_LINE, data, text, {}, []
     return made

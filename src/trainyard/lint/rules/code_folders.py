@@ -129,12 +129,10 @@ def _includes_clash(command: ParsedCommand, context: LintContext) -> Iterator[Di
 def _script_not_found(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
     for called in _missing(command, context):
         script, names = called.call.script, list(python_files(called.root))
-        if called.call.is_module or not names or command.component.additional_includes:
+        if called.call.is_module or command.component.additional_includes:
             continue
-        meant = closest(script.text.removeprefix("./"), names)
-        hint = (
-            f"Did you mean '{meant}'?" if meant is not None else f"It contains other scripts: {', '.join(names[:3])}."
-        )
+        hint = close_match(script.text.removeprefix("./"), names)
+        hint = hint or (f"It contains other scripts: {', '.join(names[:3])}." if names else "It contains no script.")
         message = f"the code folder '{called.root.name}' contains no '{script.text}'"
         yield SCRIPT_NOT_FOUND.at(called.span(script), message, hint, replacement=only_close(script.text, names))
 

@@ -211,8 +211,13 @@ outputs:
 @check("command")
 def _unwritten_output(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
     found = list(_unused_ports(command, "outputs", UNWRITTEN_OUTPUT))
-    is_stub = bool(found) and all(words[0].text in _STUBS for words in simple_commands(command.text))
-    yield from (each._replace(severity="info") if is_stub else each for each in found)
+    is_of_stub = bool(found) and is_stub(command.text)
+    yield from (each._replace(severity="info") if is_of_stub else each for each in found)
+
+
+def is_stub(command: str) -> bool:
+    """Return whether a command only prints and waits, as in the first version of a pipeline."""
+    return all(words[0].text in _STUBS for words in simple_commands(command))
 
 
 def _segments(command: ParsedCommand) -> tuple[Segment, ...]:

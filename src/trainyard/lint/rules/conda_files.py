@@ -81,7 +81,6 @@ def _pins_conflict(file: LintedFile, context: LintContext) -> Iterator[Diagnosti
         yield from _misspelt_keys(conda)
         yield from _misspelt_installer(conda)
         pins = dict(_pins(conda))
-        yield from _cut_python(pins.get("python"))
         packages = list(packages_of(conda))
         for package in packages:
             yield from _not_uploaded(package)
@@ -90,6 +89,9 @@ def _pins_conflict(file: LintedFile, context: LintContext) -> Iterator[Diagnosti
         yield from _pinned_twice(packages)
         yield from _torchvision(pins)
         python = pins.get("python")
+        if python is not None and python.version in ("3.1", "3.2"):  # what remains of 3.10 as a number
+            message = f"Python {python.version} is from 2011; no image has it"
+            yield PINS_CONFLICT.at(python.node.span, message, f"Write python={python.version}0 or newer.")
         for name, versions in _PYTHONS.items() if python is not None else ():
             pin = pins.get(name)
             bounds = versions.get(pin.version) if pin is not None and pin.with_pip else None
@@ -139,13 +141,6 @@ def _misspelt_installer(conda: Node) -> Iterator[Diagnostic]:
             if name != "pip" and (name.lower() == "pip" or one_slip_from(name.lower(), _INSTALLERS)):
                 message = f"conda has no installer '{shorten(name)}'"
                 yield PINS_CONFLICT.at(entry.key.span, message, "Write pip.", replacement="pip")
-
-
-def _cut_python(python: _Pin | None) -> Iterator[Diagnostic]:
-    """Python 3.1, which is what remains of 3.10 as a number."""
-    if python is not None and python.version in ("3.1", "3.2"):
-        message = f"Python {python.version} is from 2011; no image has it"
-        yield PINS_CONFLICT.at(python.node.span, message, f"Write python={python.version}0 or newer.")
 
 
 def _not_uploaded(package: CondaPackage) -> Iterator[Diagnostic]:
@@ -269,7 +264,11 @@ def _conda_channels(file: LintedFile, context: LintContext) -> Iterator[Diagnost
         listed = conda.get("channels")
         channels = {item.text: item for item in listed.items if item.is_text} if listed is not None else {}
         packages = {package.name: package for package in packages_of(conda) if not package.with_pip}
-        yield from _misspelt_channels(channels)
+        for name, node in channels.items():
+            meant = one_slip_from(name, _CHANNELS) if len(name) > _SHORT and name not in _CHANNELS else None
+            if meant is not None:
+                message = f"the channel '{shorten(name)}' differs by a typo from {meant}"
+                yield CONDA_CHANNELS.at(node.span, message, f"Did you mean '{meant}'?", replacement=meant)
         if "pytorch-cuda" in packages:
             yield from _missing_channels(packages["pytorch-cuda"], channels)
         torch = packages.get("pytorch")
@@ -288,14 +287,6 @@ def _conda_channels(file: LintedFile, context: LintContext) -> Iterator[Diagnost
             yield CONDA_CHANNELS.at(
                 channels["pytorch"].span, message, "Put 'pytorch' first.", related, severity=severity
             )
-
-
-def _misspelt_channels(channels: Mapping[str, Node]) -> Iterator[Diagnostic]:
-    for name, node in channels.items():
-        meant = one_slip_from(name, _CHANNELS) if len(name) > _SHORT and name not in _CHANNELS else None
-        if meant is not None:
-            message = f"the channel '{shorten(name)}' differs by a typo from {meant}"
-            yield CONDA_CHANNELS.at(node.span, message, f"Did you mean '{meant}'?", replacement=meant)
 
 
 def _missing_channels(package: CondaPackage, channels: Mapping[str, Node]) -> Iterator[Diagnostic]:

@@ -105,7 +105,9 @@ def _doubtful_path(data: Data, file: LintedFile) -> tuple[str, str] | None:
     if not data.is_input and is_local:
         message = f"an output is in a datastore, and '{shorten(text)}' is a path of this machine"
         return message, "Remove it, or write azureml://datastores/NAME/paths/…"
-    if _has_wildcard(text) and data.type in ("uri_file", "uri_folder"):
+    # A question mark in an address begins its query, and all that is beneath a folder is the folder.
+    path = text.removesuffix("/**").split("?")[0] if "://" in text else text
+    if _WILDCARD.search(path) is not None and data.type in ("uri_file", "uri_folder"):
         message = f"a {data.type} takes no wildcard, and this is read as it is"
         return message, "Name the folder, or use an MLTable with a pattern."
     return _other_type(data, file) if data.is_input else None
@@ -134,11 +136,6 @@ def _meant_scheme(scheme: str) -> str | None:
     if lowered in _SCHEMES:
         return None
     return one_slip_from(lowered, _MISSPELT_SCHEMES)
-
-
-def _has_wildcard(text: str) -> bool:
-    # A question mark in an address begins its query, and all that is beneath a folder is the folder.
-    return _WILDCARD.search(text.removesuffix("/**").split("?")[0] if "://" in text else text) is not None
 
 
 def _other_type(data: Data, file: LintedFile) -> tuple[str, str] | None:

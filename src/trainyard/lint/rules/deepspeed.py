@@ -13,15 +13,14 @@ from typing import NamedTuple
 
 from trainyard.lint.checks import LintContext, check, known_words
 from trainyard.lint.placements import Placement
-from trainyard.project_files import names_in
 from trainyard.settings.deepspeed_configuration import is_same, refusals
 from trainyard.settings.regex import regex
-from trainyard.settings.suggestions import closest, did_you_mean, only_close
+from trainyard.settings.suggestions import close_match, did_you_mean, only_close
 from trainyard.spec.deepspeed_settings import read_json
 from trainyard.spec.diagnostic import Diagnostic, Related, Span
 from trainyard.spec.documents import Document, Node, describe, shorten
 from trainyard.spec.expressions import name_bound
-from trainyard.spec.parsed import is_address
+from trainyard.spec.parsed import is_address, similar_file
 from trainyard.spec.resolved import Known
 from trainyard.spec.rule import Rule
 from trainyard.spec.rules import DUPLICATE_KEY
@@ -74,10 +73,8 @@ print("training")
 def _deepspeed(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
     for named in _named_configurations(placement, context):
         if not os.path.isfile(named.file):
-            meant = closest(named.file.name, [name for name in names_in(named.file.parent) if name.endswith(".json")])
-            hint = f"Did you mean '{meant}', in the same folder?" if meant else ""
             message = f"the DeepSpeed configuration '{named.reference}' does not exist"
-            yield DEEPSPEED_CONFIG_NOT_FOUND.at(named.span, message, hint)
+            yield DEEPSPEED_CONFIG_NOT_FOUND.at(named.span, message, similar_file(named.file))
         found = context.cached(("deepspeed", named.file), partial(_read_json, named.file))
         if isinstance(found, Diagnostic):
             yield found
@@ -117,14 +114,9 @@ DEEPSPEED_UNKNOWN_KEY = Rule("AML703", "deepspeed-unknown-key", "error", is_let_
 def _unknown_keys(document: Document) -> Iterator[Diagnostic]:
     for name, entry in document.root.entries.items():
         if name not in TOP_LEVEL_KEYS:
-            meant = closest(name, TOP_LEVEL_KEYS)
-            yield DEEPSPEED_UNKNOWN_KEY.at(
-                entry.key.span,
-                f"DeepSpeed does not know '{name}' and ignores it",
-                f"Did you mean '{meant}'?" if meant else "",
-                replacement=only_close(name, TOP_LEVEL_KEYS),
-                severity=None if meant else "warning",
-            )
+            message, hint = f"DeepSpeed does not know '{name}' and ignores it", close_match(name, TOP_LEVEL_KEYS)
+            meant, severity = only_close(name, TOP_LEVEL_KEYS), DEEPSPEED_UNKNOWN_KEY.severity if hint else "warning"
+            yield DEEPSPEED_UNKNOWN_KEY.at(entry.key.span, message, hint, replacement=meant, severity=severity)
     for path, known in NESTED_KEYS.items():
         section = document.root.find(*path.split("."))
         for name, entry in section.entries.items() if section is not None else ():

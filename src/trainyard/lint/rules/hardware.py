@@ -11,7 +11,7 @@ from trainyard.catalogue.prices import price_of
 from trainyard.lint.checks import LintContext, check, known_words
 from trainyard.lint.placements import Placement
 from trainyard.lint.rules.vm_sizes import machine_related
-from trainyard.project_files import read_text, text_or_empty
+from trainyard.project_files import names_in, read_text, text_or_empty
 from trainyard.settings.quantities import counted
 from trainyard.settings.regex import regex
 from trainyard.spec.diagnostic import Diagnostic, Related, Span
@@ -93,7 +93,7 @@ IMAGE_WITHOUT_MPI = Rule("AML625", "image-without-mpi", "error", is_let_pass=Tru
     summary="The processes are started with MPI, and the image has none.",
     why="Azure ML starts them with the `mpirun` of the image. Its own base images have Open MPI, such as "
     "`mcr.microsoft.com/azureml/openmpi5.0-ubuntu24.04`; plain images of Python, Ubuntu, PyTorch and CUDA do not. Not "
-    "reported if the Dockerfile or the conda file may install it.",
+    "reported if the Dockerfile, the conda file or a list of packages beside it may install it.",
     example="""\
 type: command
 command: python -m train
@@ -111,8 +111,11 @@ def _image_without_mpi(placement: Placement, context: LintContext) -> Iterator[D
         return
     image, span = _image_of(environment, context)
     folder, name = environment.build_path, environment.dockerfile
-    files = (environment.conda_file, folder / name if folder is not None and name is not None else None)
-    texts = [str(environment.conda), *(text_or_empty(file) for file in files if file is not None)]
+    files = [environment.conda_file, folder / name if folder is not None and name is not None else None]
+    texts = [str(environment.conda), *map(text_or_empty, filter(None, files))]
+    folders = [file.parent for file in files if file is not None]
+    lists = [each / listed for each in folders for listed in names_in(each) if listed.endswith(".txt")]
+    texts += [text_or_empty(file) for file in lists if any(file.name in text for text in texts)]
     if _HAS_NO_MPI.fullmatch(image) and not any(map(_MAY_BRING_MPI.search, texts)):
         message = f"the image {image} has no MPI, which is to start the processes"
         hint = "Use mcr.microsoft.com/azureml/openmpi5.0-ubuntu24.04 or one like it, or `type: pytorch`."

@@ -215,7 +215,9 @@ jobs:
 @check("pipeline")
 def _types_of_bindings(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
     for bound in _bound_inputs(pipeline):
-        source, target, is_literal = bound.source, bound.target, _is_plain_literal(bound.source)
+        source, target = bound.source, bound.target
+        # A bare value without a type of its own is checked where it is written.
+        is_literal = source.is_parameter and source.default is not None and source.default.span == source.span
         if not source.is_parameter and not target.is_parameter:
             if (source.type, target.type) not in _READABLE_AS:
                 yield _mismatch(source.type, target.type, bound.span, bound.message, bound.related)
@@ -294,11 +296,6 @@ def _source(binding: Binding, scope: PipelineComponent) -> Port | None:
     if name in ports and stated is not None and stated.text.lower() in PORT_TYPES:
         return ports[name]._replace(type=stated.text.lower())
     return ports.get(name)
-
-
-def _is_plain_literal(port: Port) -> bool:
-    """Whether a pipeline input is a bare value without a type of its own, which is checked where it is written."""
-    return port.is_parameter and port.default is not None and port.default.span == port.span
 
 
 def _article(port_type: str) -> str:

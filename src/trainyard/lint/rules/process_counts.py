@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 
 from trainyard.lint.checks import LintContext, check
 from trainyard.lint.placements import Placement
+from trainyard.lint.rules.command_ports import is_stub
 from trainyard.lint.rules.vm_sizes import machine_related
-from trainyard.lint.scripts.own_processes import lightning_starts_processes, uses_all_gpus
+from trainyard.lint.scripts.syntax import Syntax, constant, dotted, keyword
 from trainyard.settings.quantities import counted
 from trainyard.settings.regex import regex
 from trainyard.spec.diagnostic import Diagnostic, Related, Severity, Span
@@ -23,6 +25,19 @@ command: python -m train
 _DEVICES = regex(r"[0-9]+(?:,[0-9]+)*")
 # The most that any machine in the catalogue has.
 _MOST_GPUS = 8
+_STARTS = frozenset(
+    {
+        *("torch.multiprocessing.spawn", "torch.multiprocessing.start_processes", "torch.multiprocessing.Process"),
+        *("torch.multiprocessing.spawn.spawn", "multiprocessing.Process", "accelerate.notebook_launcher"),
+        *("accelerate.launchers.notebook_launcher", "torch.distributed.launcher.api.elastic_launch"),
+    }
+)
+_ALL_GPUS_IN_ONE_PROCESS = frozenset(
+    {"torch.nn.DataParallel", "torch.nn.parallel.DataParallel", "torch.nn.parallel.data_parallel.DataParallel"}
+    | {"tensorflow.distribute.MirroredStrategy"}
+)
+_LIGHTNING = ("lightning", "pytorch_lightning", "lightning_fabric")
+_LIGHTNING_STARTS = frozenset({"Trainer", "LightningCLI", "Fabric"})
 
 
 PROCESSES_EXCEED_GPUS = Rule("AML601", "processes-exceed-gpus", "error", is_let_pass=True).explained(
@@ -85,8 +100,8 @@ def _starts_its_own(placement: Placement, context: LintContext) -> bool:
     """Whether one process on a machine is right, because a script of the command starts the others."""
     command = context.command_of(placement.component)
     scripts = [syntax for _, _, syntax in context.scripts_of(command)] if command is not None else []
-    by_lightning = isinstance(placement.distribution, Mpi) and any(map(lightning_starts_processes, scripts))
-    return by_lightning or any(map(uses_all_gpus, scripts))
+    by_lightning = isinstance(placement.distribution, Mpi) and any(map(_lightning_starts_processes, scripts))
+    return by_lightning or any(map(_uses_all_gpus, scripts))
 
 
 @check("placement")
@@ -191,6 +206,8 @@ def _shm_size_missing(placement: Placement, context: LintContext) -> Iterator[Di
     processes, resources = placement.processes_per_node, placement.resources
     if processes is None or processes < 2 or (resources is not None and resources.shm_size is not None):
         return
+    if is_stub(placement.component.command.text):
+        return
     own = placement.node.entries.get("resources")
     if own is None and not placement.is_component and placement.component.resources is not None:
         span = placement.component.resources.span
@@ -271,3 +288,35 @@ def _launchers(placement: Placement) -> list[tuple[int, int]]:
         for word in words
         if word.text in LAUNCHER_MODULES or (word.text in LAUNCHERS and word is words[0])
     ]
+
+
+def _uses_all_gpus(syntax: Syntax) -> bool:
+    """Return whether one process of a script is enough for all GPUs of its machine, whatever starts it."""
+    if any(isinstance(constant(node), str) and _names_launcher(str(node.value)) for node in syntax.of(ast.Constant)):
+        return True
+    return any(
+        dotted(call.func, syntax.imported) in _STARTS | _ALL_GPUS_IN_ONE_PROCESS
+        or constant(keyword(call, "device_map")) is not None
+        for call in syntax.calls
+    )
+
+
+def _lightning_starts_processes(syntax: Syntax) -> bool:
+    """Return whether a script has a Trainer of Lightning for more than one GPU.
+
+    It starts a process for each GPU where LOCAL_RANK is not set, as under MPI; else the launcher is expected to:
+    https://lightning.ai/docs/pytorch/stable/clouds/cluster_intermediate_1.html
+    """
+    for call in syntax.calls:
+        path = dotted(call.func, syntax.imported)
+        if path.partition(".")[0] in _LIGHTNING and path.rpartition(".")[2] in _LIGHTNING_STARTS:
+            return constant(keyword(call, "devices")) != 1
+    return False
+
+
+def _names_launcher(text: str) -> bool:
+    """Whether a text, such as a command for `subprocess`, starts with a launcher or names a launcher's module."""
+    words = text.split()
+    return bool(words) and (
+        words[0] in LAUNCHERS - {"accelerate", "deepspeed"} or not LAUNCHER_MODULES.isdisjoint(words)
+    )

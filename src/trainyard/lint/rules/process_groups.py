@@ -27,6 +27,8 @@ from trainyard.spec.shell_words import LAUNCHER_MODULES, CalledScript
 
 # https://docs.pytorch.org/docs/stable/distributed.html
 _BACKENDS = ("nccl", "gloo", "mpi", "ucc", "xccl", "hccl")
+# All families with GPUs begin with N: https://learn.microsoft.com/azure/virtual-machines/sizes/overview
+_CPU_FAMILY = regex(r"Standard_[A-MO-Z]+\d", re.IGNORECASE)
 _OWN_MACHINE = ("localhost", "127.0.0.1")
 _FIXED_ADDRESS = regex(r"tcp://(localhost|\d+\.\d+\.\d+\.\d+)(?=[:/]|$)")
 _JOIN = "torch.distributed.init_process_group"
@@ -120,13 +122,14 @@ def _joined(
 ) -> Iterator[Diagnostic]:
     here = line_of(file, call, "the processes are joined here")
     sku = placement.sku
+    has_gpu = bool(sku.gpu_count) if sku is not None else _CPU_FAMILY.match(placement.size) is None
     if isinstance(backend, str) and backend.lower() not in _BACKENDS:
         meant = next((known for known in _BACKENDS[:2] if slips(backend.lower(), known) == 1), None)
         if meant is not None:
             message = f"{called.name} asks for the backend '{backend}', which PyTorch does not have"
             yield PROCESS_GROUP.at(called.place, message, f"Did you mean '{meant}'?", [here])
-    elif backend in ("nccl", "NCCL") and sku is not None and not sku.gpu_count:
-        message = f"{called.name} joins its processes with NCCL, and {sku.name} has no GPU"
+    elif backend in ("nccl", "NCCL") and not has_gpu:
+        message = f"{called.name} joins its processes with NCCL, and {placement.size} has no GPU"
         yield PROCESS_GROUP.at(called.place, message, "Use gloo.", [here, *machine_related(placement)])
     nodes, per_node = placement.nodes, placement.processes_per_node
     address = constant(keyword(call, "init_method"))

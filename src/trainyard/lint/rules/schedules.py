@@ -166,7 +166,7 @@ def _wrong(part: str, least: int, most: int, names: list[str]) -> str:
 def _times(trigger: Node, document: Document) -> Iterator[Diagnostic]:
     start, end = trigger.get("start_time"), trigger.get("end_time")
     for node in (start, end):
-        if node is not None and _is_unquoted_date(node, document):
+        if node is not None and _TIMESTAMP.fullmatch(node.text) and document.text[node.offsets[0]] == node.text[0]:
             quoted = f'"{node.text}"'
             message = f"YAML reads {node.text} as a date, and Azure ML's client takes only a text"
             yield YAML_TRAP.at(node.span, message, f"Quote it: {quoted}.", replacement=quoted, severity="error")
@@ -177,10 +177,6 @@ def _times(trigger: Node, document: Document) -> Iterator[Diagnostic]:
     if start is not None and end is not None and first is not None and last is not None and last <= first:
         related = [Related(start.span, "it starts here")]
         yield SCHEDULE_TRIGGER.at(end.span, "the schedule ends before it starts", "Write a later time.", related)
-
-
-def _is_unquoted_date(node: Node, document: Document) -> bool:
-    return _TIMESTAMP.fullmatch(node.text) is not None and document.text[node.offsets[0]] == node.text[0]
 
 
 def _is_impossible(text: str) -> bool:

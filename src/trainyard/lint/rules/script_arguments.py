@@ -385,7 +385,7 @@ def _wrong_words(called: CalledScript, flags: ScriptFlags) -> Iterator[Diagnosti
             message = f"{word.text} is `type=bool`, which makes any text true, 'False' too"
             hint = "Let the script compare the text, or use a switch (`store_true`)."
             yield FLAG_VALUE.at(called.span(follower), message, hint, [declared(flag)], severity="warning")
-        elif follower is not None and _is_plain_word(follower) and not _suits(follower.text, flag):
+        elif follower is not None and is_word(follower) and not _suits(follower.text, flag):
             message = f"{word.text} takes {_NUMBERS[flag.number]}, not '{follower.text}'"
             yield FLAG_VALUE.at(called.span(follower), message, "", [declared(flag)])
 
@@ -409,13 +409,8 @@ def _arguments_of_steps(file: LintedFile, context: LintContext) -> Iterator[Diag
 def _suits(text: str, flag: Flag) -> bool:
     """Whether a text is the kind of number that a flag takes; true if it takes any text."""
     try:
-        if flag.number is not None:
+        if flag.number is not None and "{" not in text:  # a binding without its sign is reported as that
             int(text) if flag.number == "int" else float(text)
     except ValueError:
         return False
     return True
-
-
-def _is_plain_word(word: Word) -> bool:
-    """The same, and not a binding without its sign, which is reported as that."""
-    return is_word(word) and "{" not in word.text

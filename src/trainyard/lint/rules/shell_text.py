@@ -9,7 +9,7 @@ from itertools import pairwise
 from trainyard.lint.checks import LintContext, check
 from trainyard.settings.regex import regex
 from trainyard.spec.diagnostic import Diagnostic, Related, Severity
-from trainyard.spec.documents import Document, Node, Value
+from trainyard.spec.documents import Value
 from trainyard.spec.expressions import Binding, ExpressionError, bindings_in, bindings_of_value, name_bound
 from trainyard.spec.model import Port
 from trainyard.spec.parsed import ParsedCommand
@@ -29,6 +29,7 @@ _WRONG_SCOPE = regex(r"\s*\$\{\{\s*(?!parent\.)[\w.-]+\s*\}\}\s*")
 _INDENT = 200
 _FLAG = regex(r"--?[A-Za-z][\w-]*")
 # Not behind a backslash with a blank, which is reported by itself.
+_FLAG_IN_NEXT_LINE = regex(r"[ \t]+\n[ \t]*-")
 _LINE_BEGINS = regex(r"(?<!\\)(?<!\\[ \t])\n[ \t]*(?:\$\[\[[ \t]*)?\Z")
 _INSTALLERS = frozenset({"pip", "pip3", "conda", "mamba", "uv"})
 _INTERPRETER = regex(r"python[0-9.]*|bash|sh|torchrun|accelerate|deepspeed")
@@ -187,7 +188,7 @@ def _fetched_script(command: ParsedCommand, context: LintContext) -> Iterator[Di
         yield FETCHED_SCRIPT.at(command.span(*match.span()), message, "Put the script into the image or the code.")
 
 
-LINE_CONTINUATION = Rule("AML554", "line-continuation", "warning").explained(
+LINE_CONTINUATION = Rule("AML554", "line-continuation", "warning", is_let_pass=True).explained(
     summary="A line of the command ends with a backslash.",
     why="A folded block (`>`) joins the lines: the backslash then precedes a space, which becomes part of the "
     "next word. Azure ML's documentation advises against backslashes. In a block `|` one at the very end of a line "
@@ -205,8 +206,12 @@ command: >-
 def _line_continuation(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
     match = _CONTINUATION.search(command.text)
     if match is not None:
-        message = "this makes the space after it part of the next word"
-        yield LINE_CONTINUATION.at(command.span(*match.span()), message, "Remove it.")
+        message, hint = "this makes the space after it part of the next word", "Remove it."
+        severity: Severity | None = None
+        if _FLAG_IN_NEXT_LINE.match(command.text, match.end()):
+            message, hint = "the command ends with this line, since a blank follows the backslash", "Remove the blank."
+            severity = "error"
+        yield LINE_CONTINUATION.at(command.span(*match.span()), message, hint, severity=severity)
 
 
 ENDED_EARLY = Rule("AML555", "ended-early", "error", is_let_pass=True).explained(
@@ -229,7 +234,7 @@ def _ended_early(command: ParsedCommand, context: LintContext) -> Iterator[Diagn
     previous_line = -1
     for word in _flags_run_alone(command.text):
         assert command.command is not None
-        is_folded = _is_folded(command.reading.document, command.command)
+        is_folded = command.reading.document.text.startswith(">", command.command.offsets[0])
         span = command.span(word.start, word.end)
         if span.line != previous_line + 1:  # the lines after the first are the same mistake
             message = f"the command ended before this line: {word.text} is run as a command of its own"
@@ -365,10 +370,6 @@ def _one_word_run(command: ParsedCommand, context: LintContext) -> Iterator[Diag
         yield ONE_WORD_RUN.at(command.span(run.start, run.end), message, "Put the whole text into quotes.")
 
 
-def _is_folded(document: Document, node: Node) -> bool:
-    return document.text[node.offsets[0] : node.offsets[0] + 1] == ">"
-
-
 _LEADING = regex(r"\A\s*(&&|\|\||\||;)")
 _DOUBLED = regex(r"(?:&&|\|\|)\s*(&&|\|\||;|\|)|(?<!;);[ \t]+(;)(?!;)")
 _TRAILING = regex(r"(&&|\|\||(?<!>)\|)\s*\Z")
@@ -403,7 +404,8 @@ def _shell_syntax(command: ParsedCommand, context: LintContext) -> Iterator[Diag
     if command.command is None or _OTHER_SYNTAX.search(command.text) or _may_have_text_in_group(command.text):
         return
     shell = read_shell(command.text)
-    bare, opened = _without_quoted(_without_bindings(_without_comments(command.text, shell), bindings))
+    commented = _blanked(command.text, sorted((*shell.comments, *shell.documents)), " ")
+    bare, opened = _without_quoted(_blanked(commented, [(each.start, each.end) for each in bindings], "x"))
     if opened is not None:
         message = f"the quote {command.text[opened]} that begins here is not closed"
         yield SHELL_SYNTAX.at(command.span(opened, opened + 1), message, "Close it, or remove it.")
@@ -465,11 +467,6 @@ def _may_have_text_in_group(text: str) -> bool:
     return any(sign in text for sign in ("=(", "$(", "<(", ">(")) and ("#" in text or "<<" in text)
 
 
-def _without_comments(text: str, shell: ShellText) -> str:
-    """A command with blanks for comments and here-documents."""
-    return _blanked(text, sorted((*shell.comments, *shell.documents)), " ")
-
-
 def _without_quoted(text: str) -> tuple[str, int | None]:
     """A command with `x` for what is quoted or escaped, and where a quote begins that is never closed."""
     quoted, opened = quoted_parts(text)
@@ -485,11 +482,6 @@ def _is_mispaired(text: str, start: int, end: int) -> bool:
     begins_behind_word = before not in ("", "=", "(") and not before.isspace() and after.isspace()
     ends_before_word = text[end - 2].isspace() and text[end : end + 1].isalnum()
     return begins_behind_word or ends_before_word
-
-
-def _without_bindings(text: str, bindings: Sequence[Binding]) -> str:
-    """A command with `x` for its bindings, whose values may not be known."""
-    return _blanked(text, [(binding.start, binding.end) for binding in bindings], "x")
 
 
 def _blanked(text: str, places: Sequence[tuple[int, int]], letter: str) -> str:

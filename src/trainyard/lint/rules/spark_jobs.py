@@ -139,21 +139,18 @@ def _spark_machines(file: LintedFile, context: LintContext) -> Iterator[Diagnost
     for job in file.jobs_of("spark"):
         is_component = file.kind == "component"
         if not is_component:
-            yield from chain(_neither(job), _both(job))
+            yield from _compute_or_resources(job)
         yield from chain(_executors(job), _sizes(job), _types(job), _misspelt(job, is_component))
     for job in file.jobs:
         yield from _runtime(job)
 
 
-def _neither(job: Node) -> Iterator[Diagnostic]:
-    if _entry(job, "compute") is None and _entry(job, "resources") is None:
+def _compute_or_resources(job: Node) -> Iterator[Diagnostic]:
+    compute, resources = _entry(job, "compute"), _entry(job, "resources")
+    if compute is None and resources is None:
         message = "a Spark job has a 'compute' or 'resources', and this has neither"
         hint = "Write `resources: {instance_type: standard_e4s_v3, runtime_version: '3.4'}`."
         yield MISSING_KEY.at(job.key_span("type"), message, hint)
-
-
-def _both(job: Node) -> Iterator[Diagnostic]:
-    compute, resources = _entry(job, "compute"), _entry(job, "resources")
     if compute is not None and resources is not None:
         message = "a Spark job takes either a compute or resources, not both"
         related = [Related(resources.key.span, "'resources' are set here")]

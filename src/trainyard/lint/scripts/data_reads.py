@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 from trainyard.lint.scripts.syntax import Syntax, constant, dotted, keyword, parse, walk
 
 # Functions, by the place of the path among their arguments.
-_OF_FOLDERS = {"os.listdir": 0, "os.walk": 0, "os.scandir": 0, "shutil.copytree": 0}
+_OF_FOLDERS = {"os.listdir": 0, "os.walk": 0, "os.scandir": 0, "shutil.copytree": 0, "os.makedirs": 0}
 _OF_FILES = {
     **dict.fromkeys(("open", "io.open", "gzip.open", "joblib.load", "torch.load", "numpy.load", "PIL.Image.open"), 0),
     **dict.fromkeys(("pandas.read_csv", "pandas.read_json", "pandas.read_excel", "pandas.read_pickle"), 0),
@@ -22,7 +22,7 @@ _FUNCTIONS: tuple[tuple[Literal["file", "folder"], dict[str, int]], ...] = (
     ("file", _OF_FILES),
 )
 """What a function takes its argument for, and which argument that is."""
-_METHODS_OF_FOLDERS = frozenset({"iterdir", "glob", "rglob"})
+_METHODS_OF_FOLDERS = frozenset({"iterdir", "glob", "rglob", "mkdir"})
 _METHODS_OF_FILES = frozenset({"read_text", "read_bytes", "write_text", "write_bytes", "open"})
 _METHODS_WITH_FILE = frozenset({"to_csv", "to_json", "to_pickle", "to_excel"})
 # These open addresses too, which is what `mode: direct` gives.
@@ -148,14 +148,26 @@ class _Uses:
             return not isinstance(value, ast.Name) and self._is(value, name)
         return False
 
+    def _is_beneath(self, node: ast.expr, name: str) -> bool:
+        """Whether an expression is a path within that of an argument."""
+        if isinstance(node, ast.Call) and node.args and dotted(node.func, self._imported) in _JOINED:
+            return self._is(node.args[0], name)
+        if isinstance(node, ast.JoinedStr) and len(node.values) > 1 and isinstance(node.values[0], ast.FormattedValue):
+            return self._is(node.values[0].value, name) and str(constant(node.values[1])).startswith("/")
+        is_added = isinstance(node, ast.BinOp) and str(constant(node.right)).startswith("/")
+        return isinstance(node, ast.BinOp) and (is_added or isinstance(node.op, ast.Div)) and self._is(node.left, name)
+
     def _read(self, call: ast.Call, function: str, name: str) -> Iterator[Read]:
         method = call.func.attr if isinstance(call.func, ast.Attribute) else ""
         on_disk = not function.startswith(_TAKES_ADDRESSES) and not method.startswith(_TAKES_ADDRESSES)
         shown = f"{function or method}()"
         for what, table in _FUNCTIONS:
             at = table.get(function)
-            if at is not None and len(call.args) > at and self._is(call.args[at], name):
-                yield Read(what, shown, self._file, call.lineno, on_disk)
+            if at is not None and len(call.args) > at:
+                if self._is(call.args[at], name):
+                    yield Read(what, shown, self._file, call.lineno, on_disk)
+                elif self._is_beneath(call.args[at], name):
+                    yield Read("folder", shown, self._file, call.lineno, on_disk)
         if function in _JOINED and len(call.args) > 1 and self._is(call.args[0], name):
             yield Read("folder", shown, self._file, call.lineno, on_disk=False)
         if method in _METHODS_WITH_FILE and call.args and self._is(call.args[0], name):
