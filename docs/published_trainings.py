@@ -67,15 +67,15 @@ class Published:
 class HeldOut:
     """One training that was predicted before it was entered, and is never fitted to.
 
-    Rates are samples a second and GPU: rows of text, or images. `first_rate` and `first_memory_bytes` are what the
+    A source may state the rate, the memory, or both. Rates are samples a second and GPU: rows of text, or images. `first_rate` and `first_memory_bytes` are what the
     estimate said when the row was entered; they stay as they are when the estimate changes.
     """
 
     source: str
     training: TrainingShape
-    rate: float
+    rate: float | None
     memory_bytes: float | None
-    first_rate: float
+    first_rate: float | None
     first_memory_bytes: float
     note: str
 
@@ -85,9 +85,9 @@ class HeldOut:
         return kind_of(self.training)
 
     def time_error(self, *, first: bool) -> float:
-        """Return how far the time of a step was off when the row was entered, or is today."""
+        """Return how far the time of a step was off when the row was entered, or is today; the rate must be known."""
         predicted = self.first_rate if first else estimate(self.training).samples_per_second_per_gpu
-        assert predicted is not None
+        assert predicted is not None and self.rate is not None
         return self.rate / predicted - 1
 
     def memory_error(self, *, first: bool) -> float | None:
@@ -109,9 +109,9 @@ def _held_out(row: dict[str, str]) -> HeldOut:
     return HeldOut(
         row["source"],
         _training(row),
-        float(row["samples_per_second_per_gpu"]),
+        float(row["samples_per_second_per_gpu"]) if row["samples_per_second_per_gpu"] else None,
         float(row["memory_gb"]) * 1e9 if row["memory_gb"] else None,
-        float(row["first_samples_per_second_per_gpu"]),
+        float(row["first_samples_per_second_per_gpu"]) if row["first_samples_per_second_per_gpu"] else None,
         float(row["first_memory_gb"]) * 1e9,
         row["note"],
     )
@@ -151,6 +151,7 @@ def _training(row: dict[str, str]) -> TrainingShape:
         precision=row["precision"],
         activation_checkpointing=row["activation_checkpointing"],
         compiled=row["compile"] == "yes",
+        loss_chunk_tokens=int(row.get("loss_chunk_tokens") or 0),
         adapters=_adapters(row),
     )
 
