@@ -2,9 +2,8 @@
 
     python benchmarks/efficiency_curves.py
 
-Writes src/trainyard/plan/estimate/efficiency.csv: of each curve the two numbers with the least mean error over the
-marked rows. A generation with rows of hardly more than one width has only its height fitted, and the rest from its
-neighbour.
+Writes src/trainyard/plan/estimate/efficiency.csv: of each curve the number with the least mean error over the marked
+rows; where these are of software of several years since 2024, also what a year adds.
 """
 
 from __future__ import annotations
@@ -22,14 +21,15 @@ from published_trainings import Published, rows_of
 
 FILE = compute._CSV_FILE
 HEIGHTS = [step / 200 for step in range(40, 200)]
-HALVES = (10, 20, 50, 100, 150, 200, 250, 300, 400, 500, 600, 800)
-SAME_HALF_AS = {"Hopper H200": "Hopper"}
+GAINS = [step / 200 for step in range(41)]
 BY = "fitted by benchmarks/efficiency_curves.py"
 
 
-def fitted(generation: str, rows: list[Published], halves: tuple[float, ...]) -> Efficiency:
+def fitted(generation: str, rows: list[Published]) -> Efficiency:
     """Return the curve with the least mean error over these rows."""
-    curves = (Efficiency(generation, height, half, BY) for height in HEIGHTS for half in halves)
+    is_of_years = len({max(row.training.stack_year, 2024) for row in rows}) > 1
+    gains = GAINS if is_of_years else [0.0]
+    curves = (Efficiency(generation, height, gain, BY) for height in HEIGHTS for gain in gains)
     return min(curves, key=lambda curve: statistics.fmean(abs(row.time_error(curve)) for row in rows))
 
 
@@ -38,13 +38,12 @@ def main() -> None:
     curves = dict(compute.efficiency_curves())
     for generation in curves:
         if rows := [row for row in rows_of(generation) if row.is_fitted]:
-            neighbour = SAME_HALF_AS.get(generation)
-            curves[generation] = fitted(generation, rows, (curves[neighbour].half_at,) if neighbour else HALVES)
+            curves[generation] = fitted(generation, rows)
             print(f"{generation}: {curves[generation]} from {len(rows)} rows")
     with FILE.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(("generation", "highest", "half_at", "source"))
-        writer.writerows((name, curve.highest, curve.half_at, curve.source) for name, curve in curves.items())
+        writer.writerow(("generation", "highest", "yearly", "source"))
+        writer.writerows((name, curve.highest, curve.yearly, curve.source) for name, curve in curves.items())
 
 
 if __name__ == "__main__":

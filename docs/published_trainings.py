@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 
 from trainyard.catalogue.gpus import find_gpu
+from trainyard.plan.estimate import STACK_YEAR
 from trainyard.plan.estimate.architectures import Architecture, find_architecture
 from trainyard.plan.estimate.compute import Efficiency, efficiency_curves
 from trainyard.plan.estimate.config_file import architecture_of, image_model_of
@@ -77,6 +78,7 @@ class HeldOut:
     memory_bytes: float | None
     first_rate: float | None
     first_memory_bytes: float
+    memory_counts: str
     note: str
 
     @property
@@ -94,7 +96,7 @@ class HeldOut:
         """Return how far the memory was off when the row was entered, or is today; None where it is not published."""
         if self.memory_bytes is None:
             return None
-        predicted = self.first_memory_bytes if first else memory_of(self.training).total
+        predicted = self.first_memory_bytes if first else _memory(self.training, self.memory_counts)
         return predicted / self.memory_bytes - 1
 
 
@@ -113,8 +115,15 @@ def _held_out(row: dict[str, str]) -> HeldOut:
         float(row["memory_gb"]) * 1e9 if row["memory_gb"] else None,
         float(row["first_samples_per_second_per_gpu"]) if row["first_samples_per_second_per_gpu"] else None,
         float(row["first_memory_gb"]) * 1e9,
+        row["memory_counts"],
         row["note"],
     )
+
+
+def _memory(training: TrainingShape, counts: str) -> float:
+    """Return what the estimate says of memory, counted as a source counts it: where that is not known, as reserved."""
+    found = memory_of(training)
+    return found.total if counts == "allocated" else found.reserved
 
 
 def _model(text: str) -> Architecture | ImageModel:
@@ -152,6 +161,9 @@ def _training(row: dict[str, str]) -> TrainingShape:
         activation_checkpointing=row["activation_checkpointing"],
         compiled=row["compile"] == "yes",
         loss_chunk_tokens=int(row.get("loss_chunk_tokens") or 0),
+        stack=row["stack"] or "sdpa",
+        stack_year=int(row["stack_year"] or STACK_YEAR),
+        channels_last=row.get("layout") == "nhwc",
         adapters=_adapters(row),
     )
 

@@ -22,6 +22,8 @@ from trainyard.plan.estimate import (
     OFFLOADS,
     OPTIMIZERS,
     PRECISIONS,
+    STACK_YEAR,
+    STACKS,
     TUNINGS,
     estimator,
     reporters,
@@ -59,6 +61,8 @@ _ENGINES_THAT_OFFLOAD = {"optimizer": ("zero1", "zero2", "zero3"), "all": ("fsdp
 @click.option("--precision", type=OneOf(PRECISIONS), help="bf16-true keeps AdamW in bf16 too.  [default: bf16]")
 @click.option("--activation-checkpointing", type=OneOf(CHECKPOINTING), default="none", show_default=True)
 @click.option("--compile", "compiled", is_flag=True, help="Compile the model with torch.compile.")
+@click.option("--stack", type=OneOf(STACKS), default="sdpa", show_default=True, help="What is one kernel each.")
+@click.option("--stack-year", type=AtLeast(2016), default=STACK_YEAR, show_default=True, help="Of the software.")
 @click.option("--loss-chunk-tokens", type=AtLeast(0), default=0, help="Compute logits for N tokens at a time; 0: all.")
 @click.option("--tuning", type=OneOf(TUNINGS), default="full", show_default=True, help="What is trained.")
 @click.option("--lora-rank", type=AtLeast(1), help="Rank of the adapters.  [default: the training steps']")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from trainyard.plan.estimate.architectures import OTHER_FAMILY
 from trainyard.plan.estimate.image_models import ImageModel, ModelBlock, Product
 from trainyard.plan.estimate.training import TrainingShape
 
@@ -19,6 +20,9 @@ _ADAPTER_LAUNCHES = 4
 _ROTATED = 10
 """What rotary positions read and write of each query and key, in values: two products, a half negated, both halves put
 together, and a sum."""
+
+_DROPS_OUT = ("gpt2", OTHER_FAMILY)
+"""Families that drop out, by default, what attention and the MLP give: read, and written with a mask."""
 
 _RMS_NORM_BYTES = {2: 36, 4: 28}
 """What RMSNorm reads and writes of each value, of 2 and 4 bytes: it becomes fp32, is squared, averaged, scaled, made as
@@ -38,7 +42,7 @@ def blocks_of(training: TrainingShape) -> tuple[Sequence[ModelBlock], ModelBlock
     values = training.micro_batch_size * training.bytes_per_value
     selective = _selective_values(training) if training.activation_checkpointing == "selective" else 0
     attention = 2.0 * tokens * tokens * model.query_width
-    computed = 0.5 if training.machines.gpu.flash_attention else 1.0
+    computed = 0.5 if training.fuses_attention else 1.0
     layer = ModelBlock(
         entering=tokens * (model.hidden_size + selective),
         # Of attention's two products, one sums over the head's values and one over the sequence.
@@ -59,9 +63,9 @@ def blocks_of(training: TrainingShape) -> tuple[Sequence[ModelBlock], ModelBlock
 
 
 def _launches(training: TrainingShape) -> int:
-    if training.compiled or training.precision == "fp8":
+    if training.fuses_operations:
         return _OTHER_LAUNCHES
-    casts = _AUTOCAST_LAUNCHES if training.engine == "ddp" and training.precision in ("bf16", "fp16") else 0
+    casts = _AUTOCAST_LAUNCHES if training.is_under_autocast else 0
     return casts + (_GATED_LAUNCHES if training.language_model.is_gated else _OTHER_LAUNCHES)
 
 
@@ -69,9 +73,16 @@ def _in_training(block: ModelBlock, training: TrainingShape) -> ModelBlock:
     """Return a classifier's block with what adapters keep, and as compiled: half of the operations are in a kernel with
     their neighbours."""
     share, kept = 0.5 if training.compiled else 1.0, block.kept
+    moved = share * block.moved
+    if not training.channels_last and training.precision != "fp32":
+        moved += block.convolved
+    if training.is_under_autocast and not training.compiled:
+        moved += 7 * block.normalized
+    if not training.fuses_attention:
+        moved += 9 * block.scores * (2 if training.is_under_autocast else 1)
     if training.adapters is not None:
         kept += training.adapters.rank * sum(layer.rows for layer in block.linear) - block.kept_for_weights
-    return replace(block, kept=kept, moved=share * block.moved, operations=share * block.operations)
+    return replace(block, kept=kept, moved=moved, operations=share * block.operations)
 
 
 def adapters_of(training: TrainingShape) -> ModelBlock:
@@ -111,7 +122,7 @@ def layer_activation_bytes(training: TrainingShape) -> float:
     if training.adapters is not None:
         values += training.adapters.rank * len(training.adapters.matrices(shape))
     kept = float(tokens * values * size)
-    if not training.machines.gpu.flash_attention:
+    if not training.fuses_attention:
         kept += training.micro_batch_size * shape.heads * training.sequence_length**2 * (2 * size + 1)
     return kept
 
@@ -139,23 +150,31 @@ def layer_traffic_bytes(training: TrainingShape) -> float:
     hidden, inner = shape.hidden_size, shape.intermediate_size
     heads = shape.query_width + shape.kv_width
     attention = 2 * shape.query_width + 2 * shape.kv_width
-    is_fused = training.compiled or training.precision == "fp8"
+    is_fused = training.fuses_operations
     values = (8 if training.compiled else 10) * hidden + attention
     if shape.is_gated:
         values += 2 * heads + 3 * inner if is_fused else _ROTATED * heads + 5 * inner
     elif is_fused:
         values += 2 * inner
     traffic = float(training.tokens_per_micro_batch * values * size)
+    wide = 4 if training.is_under_autocast else size
     if not shape.is_gated and not is_fused:
-        # Autocast, which only DDP leaves parameters in fp32 for, computes powers in fp32, and so what follows them.
-        operand = 4 if training.engine == "ddp" and shape.eager.moved_by_mlp > 2 else size
+        # Autocast computes powers in fp32, and so what follows them.
+        operand = wide if shape.eager.moved_by_mlp > 2 else size
         traffic += training.tokens_per_micro_batch * shape.eager.moved_by_mlp * inner * operand
+    if not is_fused and wide > size:
+        # Norms and sums read and write fp32; each matrix but the output's has its input cast.
+        casts = sum(each.takes == hidden for each in shape.linear_layers) - 1
+        traffic += training.tokens_per_micro_batch * hidden * (16 + 6 * casts)
+    if not is_fused and shape.family in _DROPS_OUT:
+        traffic += training.tokens_per_micro_batch * hidden * 2 * (2 * size + 1)
     if shape.is_gated and not is_fused:
         traffic += training.tokens_per_micro_batch * 2 * hidden * (_RMS_NORM_BYTES[size] - 2 * size)
     if training.precision == "fp8":
         # Each product's input is read, and written in 8 bits as it is and transposed.
         traffic += training.tokens_per_micro_batch * 4 * (2 * hidden + shape.query_width + inner)
-    if not training.machines.gpu.flash_attention:
+    if not training.fuses_attention:
+        # Its softmax is in fp32 too; queries, keys, values and the result are copied head by head.
         scores = training.micro_batch_size * shape.heads * training.sequence_length**2
-        traffic += shape.eager.moved_scores * size * scores
+        traffic += shape.eager.moved_scores * wide * scores + training.tokens_per_micro_batch * attention * size
     return traffic

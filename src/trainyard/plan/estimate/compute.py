@@ -28,21 +28,32 @@ _OPTIMIZER_BYTES = 28
 """AdamW reads a parameter, its gradient and two moments in fp32, and writes all but the gradient."""
 
 
+VECTOR_EFFICIENCY = 0.93
+"""The share of its peak in fp32 that a GPU reaches without tensor cores: 18.4 of 19.5 TFLOP/s on 729 machines with A100
+(https://github.com/microsoft/superbench-results/tree/main/v0.4.0/Azure-NDmv4-A100). Of a depthwise convolution a third,
+since each of its multiplications loads both of its operands."""
+
+_GROWING_YEARS = (2024, 2026)
+"""The years in which software came to use a new generation's tensor cores: before and after these nothing changes."""
+
+
 @dataclass(frozen=True)
 class Efficiency:
-    """The share of a GPU generation's peak that a matrix product reaches, by the length of its inner dimension.
+    """The share of a GPU generation's peak that a matrix product reaches, beside writing its result.
 
-    highest * k / (k + half_at): the one curve of each generation that is fitted, to the rows that the docs mark.
+    `highest` is of software of 2024 and before, `yearly` what each year of software since then adds. Both are fitted to
+    the rows that the docs mark, where the source does not say otherwise.
     """
 
     generation: str
     highest: float
-    half_at: float
+    yearly: float
     source: str
 
-    def of(self, inner: float) -> float:
-        """Return the share of peak for a product with this inner dimension."""
-        return self.highest * inner / (inner + self.half_at)
+    def in_year(self, year: int) -> float:
+        """Return the share with software of a year."""
+        first, last = _GROWING_YEARS
+        return self.highest + self.yearly * (min(max(year, first), last) - first)
 
 
 @cache
@@ -52,14 +63,12 @@ def efficiency_curves() -> dict[str, Efficiency]:
 
 
 _STAND_INS = {
-    "Turing": "Volta",
     "Pascal": "Volta",
-    "Ada": "Ampere",
-    "Blackwell": "Hopper H200",
+    "Blackwell": "Hopper",
     "CDNA2": "CDNA3",
 }
-"""Generations that no curve was fitted to, and the nearest one with a curve. Turing has Volta's tensor cores; Pascal
-has none, and its own peaks in fp32 and fp16 are in the catalogue."""
+"""Generations that no curve was fitted to, and the nearest one with a curve. Pascal has no tensor
+cores; its own peaks in fp32 and fp16 are in the catalogue."""
 
 
 def curve_for(generation: str) -> Efficiency | None:
@@ -98,9 +107,10 @@ class _Forward:
     attention: float
     other: float
 
-    def backward(self, products: int, *, is_fused: bool) -> float:
+    def backward(self, products: int, training: TrainingShape) -> float:
         """Return the seconds of the backward pass. Fused attention also computes its scores again."""
-        return products * self.matrices + self.attention * (2.5 if is_fused else 2) + 2 * self.other
+        attention = 2.5 if training.fuses_attention else 2
+        return products * self.matrices + self.attention * attention + _backward_traffic(training) * self.other
 
 
 def compute_of(training: TrainingShape, curve: Efficiency) -> ComputeTime:
@@ -112,7 +122,7 @@ def compute_of(training: TrainingShape, curve: Efficiency) -> ComputeTime:
     matrices = layers.matrices + _dequantizing_seconds(training)
     layers = replace(layers, matrices=matrices)
     # The backward pass has two products for each of the forward's, of frozen weights one.
-    products, is_fused = 2 if training.adapters is None else 1, training.machines.gpu.flash_attention
+    products = 2 if training.adapters is None else 1
     passed = layers.matrices + layers.attention + layers.other
     recomputed = {"none": 0.0, "selective": matrices / 2 + layers.other, "full": passed}
     predicted_again = rest.matrices if training.loss_chunk_tokens else 0.0
@@ -121,14 +131,14 @@ def compute_of(training: TrainingShape, curve: Efficiency) -> ComputeTime:
     started = LAUNCH_SECONDS * sum(block.times * block.operations for block in (*blocks, around, beside))
     sharded_over = 1 if training.engine in ("ddp", "zero0") else training.machines.world_size
     # Backward, an adapter's sum passes its gradient on: only the scaling reads and writes.
-    backward = layers.backward(products, is_fused=is_fused) + 2 * adapters.matrices + adapters.other / 2
+    backward = layers.backward(products, training) + 2 * adapters.matrices + adapters.other / 2
     backward += recomputed[training.activation_checkpointing]
-    backward += rest.backward(products, is_fused=is_fused) + predicted_again
+    backward += rest.backward(products, training) + predicted_again
     forward = passed + adapters.matrices + adapters.other + rest.matrices + rest.attention + rest.other
     return ComputeTime(
         forward=max(started, forward),
         backward=max(2 * started, backward),
-        optimizer=_OPTIMIZER_BYTES * training.trained_parameters / sharded_over / _memory_rate(training),
+        optimizer=_OPTIMIZER_BYTES * (3 if training.stack == "eager" else 1) * training.trained_parameters / sharded_over / _memory_rate(training),
     )
 
 
@@ -136,13 +146,29 @@ def _forward(training: TrainingShape, curve: Efficiency, blocks: Sequence[ModelB
     samples, moved = training.micro_batch_size, sum(block.times * block.moved for block in blocks)
     peaks = {name: _peak(training, name) for name in ("fp32", precision, _precision_16(training))}
     seconds = {True: 0.0, False: 0.0}
+    size, highest = training.bytes_per_value, curve.in_year(training.stack_year)
     for block in blocks:
         for product in block.products:
             kind = _precision_16(training) if product.attends else "fp32" if product.is_depthwise else precision
-            rate = peaks[kind] * curve.of(product.inner)
-            seconds[product.attends] += samples * block.times * product.computed * product.flops / rate
+            reached = VECTOR_EFFICIENCY / (3 if product.is_depthwise else 1) if kind == "fp32" else highest
+            writing = product.flops / (2 * product.inner) * size / _memory_rate(training)
+            computing = product.computed * (product.flops / peaks[kind] + writing) / reached
+            moving = size * product.moved / _memory_rate(training)
+            seconds[product.attends] += samples * block.times * max(computing, moving)
     other = samples * moved * training.bytes_per_value / _memory_rate(training)
     return _Forward(seconds[False], seconds[True], other)
+
+
+def _backward_traffic(training: TrainingShape) -> float:
+    """Return what the backward pass reads and writes outside of products, as a multiple of the forward pass.
+
+    A kernel for a norm or a nonlinearity reads its input and a gradient, and writes a gradient; a sum only passes one
+    on. Where RMSNorm, rotary positions or GELU are many operations, most have two inputs, and so two gradients.
+    """
+    if training.is_of_images or training.fuses_operations:
+        return 1.5
+    model = training.language_model
+    return 2.0 if model.is_gated or model.eager.moved_by_mlp > 2 else 1.5
 
 
 def _precision_16(training: TrainingShape) -> str:

@@ -128,8 +128,12 @@ def _main_memory_reason(training: TrainingShape) -> str:
 
 
 def has_room(training: TrainingShape, share: float, memory: Memory | None = None) -> bool:
-    """Return whether a training fits and leaves this share of each GPU's memory. `memory` is given if it is known."""
-    used = (memory or memory_of(training)).total + RUNTIME_BYTES
+    """Return whether a training fits and leaves this share of each GPU's memory. `memory` is given if it is known.
+
+    What the allocator keeps beyond tensors counts only where some memory is to be left: it gives that back if need be.
+    """
+    found = memory or memory_of(training)
+    used = (found.reserved if share else found.total) + RUNTIME_BYTES
     return used <= (1 - share) * training.machines.memory_bytes_per_gpu and not _main_memory_reason(training)
 
 

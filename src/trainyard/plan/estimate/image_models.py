@@ -27,6 +27,7 @@ class Product:
     is_depthwise: bool = False
     attends: bool = False
     computed: float = 1.0
+    moved: float = 0.0
 
 
 @dataclass
@@ -49,6 +50,9 @@ class ModelBlock:
     operations: float = 0
     linear: list[Linear] = field(default_factory=list)
     kept_for_weights: int = 0
+    convolved: float = 0
+    normalized: float = 0
+    scores: float = 0
     working: int = 0
     times: int = 1
 
@@ -57,10 +61,13 @@ class ModelBlock:
     ) -> None:
         """Add a convolution with so many pixels of output, which keeps so many values of its input."""
         inner = channels // groups * kernel**2
-        self.products.append(Product(2.0 * pixels * out * inner, inner, is_depthwise=groups == channels > 1))
+        is_depthwise = groups == channels > 1
+        values = pixels * out + max(keeps, pixels * channels)
+        self.products.append(Product(2.0 * pixels * out * inner, inner, is_depthwise=is_depthwise, moved=values))
         self.kept_for_weights += keeps
+        self.convolved += 0 if is_depthwise else 2 * values
         self._operate(
-            2 * (pixels * out + max(keeps, pixels * channels)),
+            2 * values,
             keeps=keeps,
             parameters=inner * out + (out if bias else 0),
         )
@@ -76,6 +83,7 @@ class ModelBlock:
         flops, values = 2.0 * tokens * tokens * width, 4 * tokens * width
         self.products += [Product(flops, inner, attends=True) for inner in (width // heads, tokens)]
         self._operate(values, keeps=values + tokens * heads, moves=values)
+        self.scores += tokens * tokens * heads
 
     def attend_in_windows(self, tokens: int, window: int, width: int, heads: int) -> None:
         """Add attention within windows of so many tokens, with a learned bias, whose scores are kept: not fused."""
@@ -90,6 +98,11 @@ class ModelBlock:
     def pass_over(self, values: int, *, times: int = 2, keeps: int = 0, parameters: int = 0) -> None:
         """Add an operation that reads or writes so many values so many times, such as a norm or a nonlinearity."""
         self._operate(2 * values, keeps=keeps, moves=times * values, parameters=parameters)
+
+    def normalize(self, values: int, width: int) -> None:
+        """Add a layer norm, which keeps its input."""
+        self.normalized += values
+        self.pass_over(values, keeps=values, parameters=2 * width)
 
     def _operate(self, working: int, *, keeps: int, moves: int = 0, parameters: int = 0, operations: int = 1) -> None:
         self.work(working)
@@ -195,7 +208,7 @@ def _convnext(settings: Mapping[str, Any], images: Images) -> _Parts:
     around, blocks = ModelBlock(), list[ModelBlock]()
     pixels = height * width
     around.convolve(pixels, images.channels, widths[0], patch, keeps=images.values)
-    around.pass_over(pixels * widths[0], keeps=pixels * widths[0], parameters=2 * widths[0])
+    around.normalize(pixels * widths[0], widths[0])
     for stage in range(settings["num_stages"]):
         wide = widths[stage]
         block = ModelBlock(entering=pixels * widths[max(0, stage - 1)])
@@ -203,12 +216,12 @@ def _convnext(settings: Mapping[str, Any], images: Images) -> _Parts:
             before = pixels * widths[stage - 1]
             height, width = height // 2, width // 2
             pixels = height * width
-            block.pass_over(before, keeps=before, parameters=2 * widths[stage - 1])
+            block.normalize(before, widths[stage - 1])
             block.convolve(pixels, widths[stage - 1], wide, 2, keeps=before)
         values = pixels * wide
         for _ in range(settings["depths"][stage]):
             block.convolve(pixels, wide, wide, 7, groups=wide, keeps=values)
-            block.pass_over(values, keeps=values, parameters=2 * wide)
+            block.normalize(values, wide)
             block.multiply(pixels, wide, 4 * wide, keeps=values)
             block.pass_over(4 * values, keeps=4 * values)
             block.multiply(pixels, 4 * wide, wide, keeps=4 * values)
@@ -234,7 +247,7 @@ def _vit(settings: Mapping[str, Any], images: Images) -> _Parts:
     blocks = []
     for _ in range(settings["num_hidden_layers"]):
         block = ModelBlock(entering=values)
-        block.pass_over(values, keeps=values, parameters=2 * wide)
+        block.normalize(values, wide)
         for projection in range(3):
             block.multiply(tokens, wide, wide, bias=settings["qkv_bias"], keeps=0 if projection else values)
         block.attend(tokens, wide, heads)
@@ -242,7 +255,7 @@ def _vit(settings: Mapping[str, Any], images: Images) -> _Parts:
         block.pass_over(values, times=3)
         _add_mlp(block, tokens, wide, inner)
         blocks.append(block)
-    around.pass_over(values, keeps=values, parameters=2 * wide)
+    around.normalize(values, wide)
     around.multiply(1, wide, images.classes, keeps=values)
     return blocks, around
 
@@ -304,7 +317,7 @@ def _swin(settings: Mapping[str, Any], images: Images) -> _Parts:
     around, blocks = ModelBlock(), list[ModelBlock]()
     values = height * width * wide
     around.convolve(height * width, images.channels, wide, patch, keeps=images.values)
-    around.pass_over(values, keeps=values, parameters=2 * wide)
+    around.normalize(values, wide)
     stages = list(zip(settings["depths"], settings["num_heads"], strict=True))
     for stage, (depth, heads) in enumerate(stages):
         if min(height, width) < side:
@@ -315,7 +328,7 @@ def _swin(settings: Mapping[str, Any], images: Images) -> _Parts:
         block = ModelBlock(entering=values)
         for layer in range(depth):
             is_shifted = layer % 2 == 1 and min(height, width) > side
-            block.pass_over(values, keeps=values, parameters=2 * wide)
+            block.normalize(values, wide)
             block.pass_over(padded * wide, times=12 if is_shifted else 8)
             for projection in range(3):
                 keeps = 0 if projection else padded * wide
@@ -332,7 +345,7 @@ def _swin(settings: Mapping[str, Any], images: Images) -> _Parts:
             wide *= 2
         blocks.append(block)
     values = height * width * wide
-    around.pass_over(values, keeps=values, parameters=2 * wide)
+    around.normalize(values, wide)
     around.pass_over(values, times=1)
     around.multiply(1, wide, images.classes, keeps=wide)
     return blocks, around
@@ -349,7 +362,7 @@ def _convolve_and_normalize(
 def _add_mlp(block: ModelBlock, tokens: int, wide: int, inner: int) -> None:
     """Add the second half of a transformer's layer: norm, up, GELU, down, sum."""
     values = tokens * wide
-    block.pass_over(values, keeps=values, parameters=2 * wide)
+    block.normalize(values, wide)
     block.multiply(tokens, wide, inner, keeps=values)
     block.pass_over(tokens * inner, keeps=tokens * inner)
     block.multiply(tokens, inner, wide, keeps=tokens * inner)

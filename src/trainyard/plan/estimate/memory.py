@@ -12,6 +12,11 @@ RUNTIME_BYTES = 1.5e9
 `torch.cuda.memory_allocated` does not count (PyTorch, "Understanding CUDA Memory Usage")."""
 
 
+_CACHED_ACTIVATIONS, _CACHED_LOGITS = 0.12, 0.6
+"""What PyTorch's allocator keeps beyond its tensors at their peak: shares of activations, whose blocks are of many
+sizes, and of logits, whose blocks are too large for anything else. From 30 runs on A100 of which both are published
+(https://github.com/foundation-model-stack/fms-acceleration/tree/main/scripts/benchmarks/refs)."""
+
 _OFFLOADED_BYTES = 16
 """In main memory for each parameter that is trained: it, its gradient and two moments in fp32, as DeepSpeed's own
 estimators count for an offloaded optimizer, before their allowance for buffers (deepspeed/runtime/zero/stage_1_and_2.py
@@ -36,6 +41,11 @@ class Memory:
     def total(self) -> float:
         """All of it, as torch's allocator counts it."""
         return sum(self.parts().values())
+
+    @property
+    def reserved(self) -> float:
+        """What the allocator takes of the GPU for it, with the free blocks that it keeps; less where memory is short."""
+        return self.total + _CACHED_ACTIVATIONS * self.activations + _CACHED_LOGITS * self.logits
 
     @property
     def model_states(self) -> float:
@@ -240,6 +250,8 @@ def _logits(training: TrainingShape) -> float:
     if training.loss_chunk_tokens:
         tokens = min(tokens, training.loss_chunk_tokens)
     words = tokens * training.language_model.vocabulary_size
+    if training.stack == "fused":
+        return float(words * (2 * training.bytes_per_value + 4))
     return float(words * (training.bytes_per_value + 8 if training.compiled else 12))
 
 

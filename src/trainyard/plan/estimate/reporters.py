@@ -10,6 +10,7 @@ from trainyard import printing
 from trainyard.catalogue.prices import Price
 from trainyard.catalogue.skus import retirement_of
 from trainyard.plan import markdown
+from trainyard.plan.estimate import STACK_YEAR
 from trainyard.plan.estimate.estimator import Estimate, scaling_curve
 from trainyard.plan.estimate.image_models import ImageModel
 from trainyard.plan.estimate.intervals import interval_of
@@ -29,7 +30,7 @@ PLAN_FORMAT = "trainyard.plan/2"
 
 _SAME_IN_JSON = (
     *("engine", "precision", "activation_checkpointing", "micro_batch_size", "accumulation_steps"),
-    *("global_batch_size", "loss_chunk_tokens"),
+    *("global_batch_size", "loss_chunk_tokens", "stack", "stack_year"),
 )
 _NO_STEPS = "the number of steps is not known; see the prices an hour and a billion tokens"
 _NO_SIZE = "no Azure size is named, so there is no price; use --sku"
@@ -93,6 +94,8 @@ def settings_text(training: TrainingShape) -> str:
         training.precision: True,
         f"checkpointing {training.activation_checkpointing}": True,
         "compiled": training.compiled,
+        f"{training.stack} software": training.stack != "sdpa",
+        f"of {training.stack_year}": training.stack_year != STACK_YEAR,
         str(adapters): adapters is not None,
         training.optimizer: training.optimizer != "adamw",
         f"replicas of {training.shard_size} GPUs": training.shards_within_replicas,
@@ -238,9 +241,10 @@ def memory_as_json(found: Estimate | None, reason: str = "") -> dict[str, Any]:
     if found is None:
         names = ("total_bytes_per_gpu", "parts", "available_bytes_per_gpu", "fits", "verdict")
         return {**dict.fromkeys(names), "reason": reason}
-    low, high = interval_of(found.training).memory(found.memory.total)
+    low, high = interval_of(found.training).memory(found.memory.reserved)
     document = {
         "total_bytes_per_gpu": round(found.memory.total),
+        "reserved_bytes_per_gpu": round(found.memory.reserved),
         "total_bytes_per_gpu_p10": low,
         "total_bytes_per_gpu_p90": high,
         "parts": {name: round(size) for name, size in found.memory.parts().items()},
@@ -326,10 +330,11 @@ def _memory_facts(found: Estimate) -> list[tuple[str, str]]:
     parts = ", ".join(
         f"{name} {gigabytes(size)}" for name, size in found.memory.parts().items() if size >= found.memory.total / 200
     )
-    low, high = interval_of(found.training).memory(found.memory.total)
+    low, high = interval_of(found.training).memory(found.memory.reserved)
     spread = f" ({gigabytes(low)} to {gigabytes(high)} in 8 of 10 published)" if low and high else ""
     facts = [
-        ("memory", f"{gigabytes(found.memory.total)}{spread} of {gigabytes(available)} a GPU: {of_gpu}"),
+        ("memory", f"{gigabytes(found.memory.total)} of {gigabytes(available)} a GPU: {of_gpu}"),
+        ("", f"the allocator reserves {gigabytes(found.memory.reserved)}{spread}"),
         ("", parts),
     ]
     if found.main_memory_reason:

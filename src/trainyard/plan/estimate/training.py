@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from trainyard.catalogue.gpus import Gpu, gpu_of
 from trainyard.catalogue.skus import Sku
 from trainyard.errors import UsageError
-from trainyard.plan.estimate import CHECKPOINTING, ENGINES
+from trainyard.plan.estimate import CHECKPOINTING, ENGINES, STACK_YEAR
 from trainyard.plan.estimate.architectures import Architecture, Linear
 from trainyard.plan.estimate.image_models import ImageModel
 from trainyard.settings.batch_arithmetic import sums_every_micro_batch
@@ -167,6 +167,24 @@ class TrainingShape:
     optimizer: str = "adamw"
     offload_activations: bool = False
     gradient_sync: str = "auto"
+    stack: str = "sdpa"
+    stack_year: int = STACK_YEAR
+    channels_last: bool = False
+
+    @property
+    def fuses_attention(self) -> bool:
+        """Whether attention is one kernel, which never writes its scores."""
+        return self.machines.gpu.flash_attention and self.stack != "eager"
+
+    @property
+    def fuses_operations(self) -> bool:
+        """Whether the operations between products are in a few kernels: compiled, or written by hand."""
+        return self.compiled or self.precision == "fp8" or self.stack == "fused"
+
+    @property
+    def is_under_autocast(self) -> bool:
+        """Whether weights, and what goes from layer to layer, are fp32 and are cast for each product."""
+        return self.engine == "ddp" and self.precision in ("bf16", "fp16") and self.stack != "fused"
 
     @property
     def language_model(self) -> Architecture:
