@@ -11,6 +11,7 @@ from __future__ import annotations
 import csv
 import statistics
 import sys
+from dataclasses import replace
 
 import results
 from trainyard.plan.estimate import compute
@@ -29,7 +30,7 @@ def fitted(generation: str, rows: list[Published]) -> Efficiency:
     """Return the curve with the least mean error over these rows."""
     is_of_years = len({max(row.training.stack_year, 2024) for row in rows}) > 1
     gains = GAINS if is_of_years else [0.0]
-    curves = (Efficiency(generation, height, gain, BY) for height in HEIGHTS for gain in gains)
+    curves = (Efficiency(generation, "", height, gain, BY) for height in HEIGHTS for gain in gains)
     return min(curves, key=lambda curve: statistics.fmean(abs(row.time_error(curve)) for row in rows))
 
 
@@ -37,13 +38,16 @@ def main() -> None:
     """Fit every curve with marked rows, keep the others, and print what became of each."""
     curves = dict(compute.efficiency_curves())
     for generation in curves:
-        if rows := [row for row in rows_of(generation) if row.is_fitted]:
+        if curves[generation].taken_from:
+            near = curves[curves[generation].taken_from]
+            curves[generation] = replace(curves[generation], highest=near.highest, yearly=near.yearly)
+        elif rows := [row for row in rows_of(generation) if row.is_fitted]:
             curves[generation] = fitted(generation, rows)
             print(f"{generation}: {curves[generation]} from {len(rows)} rows")
     with FILE.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(("generation", "highest", "yearly", "source"))
-        writer.writerows((name, curve.highest, curve.yearly, curve.source) for name, curve in curves.items())
+        writer.writerow(Efficiency.__dataclass_fields__)
+        writer.writerows(vars(curve).values() for curve in curves.values())
 
 
 if __name__ == "__main__":

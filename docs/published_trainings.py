@@ -52,6 +52,11 @@ class Published:
         """How far the prediction of memory is off, as a share of what was published."""
         return None if self.memory_bytes is None else self.predicted_memory_bytes / self.memory_bytes - 1
 
+    @property
+    def kind(self) -> str:
+        """The kind of training whose errors are gathered."""
+        return kind_of(self.training)
+
     def predicted_rate(self, curve: Efficiency | None = None) -> float:
         """Return the tokens a second and GPU that the estimate says, with this efficiency curve or the GPU's own."""
         used = curve or efficiency_curves()[self.training.machines.gpu.generation]
@@ -68,8 +73,10 @@ class Published:
 class HeldOut:
     """One training that was predicted before it was entered, and is never fitted to.
 
-    A source may state the rate, the memory, or both. Rates are samples a second and GPU: rows of text, or images. `first_rate` and `first_memory_bytes` are what the
-    estimate said when the row was entered; they stay as they are when the estimate changes.
+    A source may state the rate, the memory, or both. Rates are samples a second and GPU: rows of text, or images.
+    `first_rate` and `first_memory_bytes` are what the estimate said when the row was entered, in one of several rounds;
+    they stay as they are when the estimate changes. `memory_counts` says what a source's memory is of: tensors
+    ("allocated"), what the allocator takes ("reserved"), or "unknown"; in rounds 1 and 2 tensors were predicted.
     """
 
     source: str
@@ -79,6 +86,7 @@ class HeldOut:
     first_rate: float | None
     first_memory_bytes: float
     memory_counts: str
+    round: int
     note: str
 
     @property
@@ -89,7 +97,8 @@ class HeldOut:
     def time_error(self, *, first: bool) -> float:
         """Return how far the time of a step was off when the row was entered, or is today; the rate must be known."""
         predicted = self.first_rate if first else estimate(self.training).samples_per_second_per_gpu
-        assert predicted is not None and self.rate is not None
+        assert predicted is not None
+        assert self.rate is not None
         return self.rate / predicted - 1
 
     def memory_error(self, *, first: bool) -> float | None:
@@ -98,6 +107,10 @@ class HeldOut:
             return None
         predicted = self.first_memory_bytes if first else _memory(self.training, self.memory_counts)
         return predicted / self.memory_bytes - 1
+
+
+FIXED_ROUND = 3
+"""Round of the rows that were predicted by the formulas of today; those of rounds before it had been seen."""
 
 
 @cache
@@ -116,6 +129,7 @@ def _held_out(row: dict[str, str]) -> HeldOut:
         float(row["first_samples_per_second_per_gpu"]) if row["first_samples_per_second_per_gpu"] else None,
         float(row["first_memory_gb"]) * 1e9,
         row["memory_counts"],
+        int(row["round"]),
         row["note"],
     )
 

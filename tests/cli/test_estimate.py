@@ -132,12 +132,30 @@ def test_a_wrong_length_of_training_says_what_is_expected(trainyard: Run, flags:
 
 def test_the_interval_is_that_of_the_kind_of_training(trainyard: Run) -> None:
     decoder = ("estimate", "--model", "llama-3.1-8b", *H100)
-    assert "a step in 8 of 10 published trainings of decoders" in trainyard(*decoder).stdout
+    text = trainyard(*decoder).stdout
+    assert re.search(r"a step in 8 of 10 published trainings of decoders, \d+ of \d+ predicted unseen", text)
+    assert "the allocator reserves" in text
     lora = trainyard(*decoder, "--engine", "ddp", "--tuning", "lora")
     assert "a step in 8 of 10 published trainings of adapters" in lora.stdout
     job = json.loads(trainyard(*decoder, "--format", "json").stdout)["jobs"]["train"]
     for figures, name in ((job["time"], "step_seconds"), (job["memory"], "total_bytes_per_gpu")):
         assert figures[f"{name}_p10"] < figures[name] < figures[f"{name}_p90"]
+    assert job["memory"]["reserved_bytes_per_gpu"] > job["memory"]["total_bytes_per_gpu"]
+
+
+def test_the_software_is_a_setting(trainyard: Run) -> None:
+    flags = ("estimate", "--model", "llama-3.1-8b", *H100)
+    jobs = {}
+    for stack, year in (("eager", 2026), ("sdpa", 2026), ("fused", 2026), ("sdpa", 2024)):
+        outcome = trainyard(*flags, "--stack", stack, "--stack-year", str(year), "--format", "json")
+        jobs[stack, year] = json.loads(outcome.stdout)["jobs"]["train"]
+        assert (jobs[stack, year]["stack"], jobs[stack, year]["stack_year"]) == (stack, year)
+    eager, today, fused, older = (job["time"]["step_seconds"] for job in jobs.values())
+    assert eager > older > today > fused
+    assert "of 2024" in trainyard(*flags, "--stack-year", "2024").stdout
+    assert "fused software" in trainyard(*flags, "--stack", "fused").stdout
+    refused = trainyard(*flags, "--stack", "fast")
+    assert (refused.exit_code, "fast" in refused.stderr) == (2, True)
 
 
 def test_a_retired_size_is_named_with_what_replaces_it(trainyard: Run) -> None:
@@ -208,7 +226,7 @@ def test_zeros_stages_are_those_of_the_paper(trainyard: Run, tmp_path: Path) -> 
 
 
 def test_unknown_figures_are_null_with_a_reason(trainyard: Run) -> None:
-    outcome = trainyard("estimate", "--model", "gpt2", "--gpu", "T4", "--format", "json")
+    outcome = trainyard("estimate", "--model", "gpt2", "--gpu", "P100", "--format", "json")
     job = json.loads(outcome.stdout)["jobs"]["train"]
     assert job["time"]["step_seconds"] > 0
     assert job["time"]["remark"].endswith("taken from Volta")

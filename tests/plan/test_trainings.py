@@ -107,7 +107,8 @@ def test_a_base_model_that_azure_ml_keeps_is_named_and_can_be_given() -> None:
     planned = _plan("finetune", base_model=find_architecture("llama-3.2-1b"))
     found = _job(planned).estimate
     assert found is not None
-    assert found.training.frozen_parameters == 1_235_814_400
+    assert found.training.architecture.parameters == 1_235_814_400
+    assert found.training.adapters is not None
     assert found.training.trained_parameters == 11_272_192
     assert found.training.activation_checkpointing == "full"
     assert found.memory.optimizer == pytest.approx(8 * 11_272_192 / 4)

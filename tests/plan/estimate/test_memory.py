@@ -16,10 +16,10 @@ from trainyard.catalogue.skus import find_sku
 from trainyard.errors import UsageError
 from trainyard.plan.estimate.architectures import all_architectures, find_architecture, from_settings
 from trainyard.plan.estimate.blocks import layer_activation_bytes
-from trainyard.plan.estimate.estimator import estimate
+from trainyard.plan.estimate.estimator import Estimate, estimate
 from trainyard.plan.estimate.memory import (
     RUNTIME_BYTES,
-    deepspeed_model_states,
+    Memory,
     memory_of,
     zero_model_states,
 )
@@ -45,35 +45,34 @@ def test_figure_1_of_the_zero_paper(stage: int, gigabytes: float) -> None:
     assert round(sum(zero_model_states(7.5e9, 64, stage)) / 1e9, 1) == gigabytes
 
 
-@pytest.mark.parametrize("offload", [False, True])
-def test_deepspeeds_estimator_of_stage_2(offload: bool) -> None:
+def _states(training: TrainingShape) -> float:
+    memory = memory_of(training)
+    return memory.parameters + memory.gradients + memory.optimizer
+
+
+@pytest.mark.parametrize(("nodes", "offload"), [(1, False), (4, False), (4, True)])
+def test_zero_2_takes_what_deepspeed_estimates(training: Make, nodes: int, offload: bool) -> None:
     from deepspeed.runtime.zero.stage_1_and_2 import estimate_zero2_model_states_mem_needs
 
-    _, theirs = estimate_zero2_model_states_mem_needs(7_000_000_000, 8, 4, cpu_offload=offload)
-    ours = deepspeed_model_states(7_000_000_000, 2e8, 32, 2, offload_optimizer=offload)
-    assert ours == pytest.approx(theirs, rel=0.02)
+    wanted = training(engine="zero2", nodes=nodes, offload_optimizer=offload)
+    _, theirs = estimate_zero2_model_states_mem_needs(wanted.architecture.parameters, 8, nodes, cpu_offload=offload)
+    assert _states(wanted) + memory_of(wanted).buffers == pytest.approx(theirs, rel=0.02)
 
 
-@pytest.mark.parametrize(("optimizer", "parameters"), [(False, False), (True, False), (True, True)])
-def test_deepspeeds_estimator_of_stage_3(optimizer: bool, parameters: bool) -> None:
+@pytest.mark.parametrize(
+    ("nodes", "optimizer", "parameters"), [(1, False, False), (4, False, False), (4, True, False), (4, True, True)]
+)
+def test_zero_3_takes_what_deepspeed_estimates(training: Make, nodes: int, optimizer: bool, parameters: bool) -> None:
     from deepspeed.runtime.zero.stage3 import estimate_zero3_model_states_mem_needs
 
-    _, theirs, _ = estimate_zero3_model_states_mem_needs(
-        70_000_000_000, 900_000_000, 8, 4, cpu_offload=optimizer, cpu_offload_params=parameters
-    )
-    ours = deepspeed_model_states(
-        70_000_000_000, 900_000_000, 32, 3, offload_optimizer=optimizer, offload_parameters=parameters
-    )
-    assert ours == pytest.approx(theirs, rel=0.02)
-
-
-@pytest.mark.parametrize("engine", ["zero2", "zero3"])
-def test_a_zero_trainings_states_and_buffers_are_what_deepspeed_says(training: Make, engine: str) -> None:
-    memory = memory_of(training(engine=engine))
-    count = find_architecture("llama-3.1-8b").parameters
-    stage = int(engine[-1])
+    wanted = training(engine="zero3", nodes=nodes, offload_optimizer=optimizer, offload_parameters=parameters)
+    count = wanted.architecture.parameters
+    # Of this model, embedding and prediction are larger than a layer.
     largest = count - 32 * find_architecture("llama-3.1-8b").layer_parameters
-    assert memory.model_states + memory.buffers == pytest.approx(deepspeed_model_states(count, largest, 8, stage))
+    _, theirs, _ = estimate_zero3_model_states_mem_needs(
+        count, largest, 8, nodes, cpu_offload=optimizer, cpu_offload_params=parameters
+    )
+    assert _states(wanted) + memory_of(wanted).buffers == pytest.approx(theirs, rel=0.02)
 
 
 def test_sharding_takes_less_at_every_stage(training: Make) -> None:
@@ -127,14 +126,21 @@ def test_one_gpu_has_no_engines_to_compare(training: Make) -> None:
 
 
 def test_what_leaves_less_than_a_tenth_of_a_gpu_may_not_fit(training: Make) -> None:
-    wanted = training("llama-3.1-8b")
-    verdicts = []
-    for share in (0.89, 0.91, 1.01):
-        total = share * wanted.machines.memory_bytes_per_gpu - RUNTIME_BYTES
-        found = estimate(wanted)
-        rest = found.memory.total - found.memory.activations
-        verdicts.append(replace(found, memory=replace(found.memory, activations=total - rest)).verdict)
-    assert verdicts == ["fits", "may not fit", "does not fit"]
+    """Up to nine tenths with what the allocator keeps beyond tensors, which it gives back where memory is short."""
+    found = estimate(training("llama-3.1-8b"))
+    assert found.memory.total < found.memory.reserved < 1.6 * found.memory.total
+    size, verdicts = found.training.machines.memory_bytes_per_gpu, []
+    for share in (0.89, 0.91):
+        scale = (share * size - RUNTIME_BYTES) / found.memory.reserved
+        verdicts.append(_scaled(found, scale).verdict)
+    for share in (0.99, 1.01):
+        scale = (share * size - RUNTIME_BYTES) / found.memory.total
+        verdicts.append(_scaled(found, scale).verdict)
+    assert verdicts == ["fits", "may not fit", "may not fit", "does not fit"]
+
+
+def _scaled(found: Estimate, scale: float) -> Estimate:
+    return replace(found, memory=Memory(**{name: scale * size for name, size in found.memory.parts().items()}))
 
 
 def test_nothing_is_offered_where_nothing_fits(training: Make) -> None:
@@ -257,7 +263,7 @@ def test_only_engines_that_train_the_adapters_are_proposed(
 def test_adapters_train_a_fraction_of_the_memory_and_four_bits_less_still(training: Make) -> None:
     full = training(engine="ddp", activation_checkpointing="full")
     lora, qlora = (replace(full, adapters=Adapters(16, is_quantized=quantized)) for quantized in (False, True))
-    states = [memory_of(each).model_states for each in (full, lora, qlora)]
+    states = [_states(each) for each in (full, lora, qlora)]
     count = full.architecture.parameters
     assert states[0] == 16 * count
     assert states[1] == 4 * count + 16 * lora.trained_parameters

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import csv
+import hashlib
 import statistics
+from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from published_trainings import held_out_trainings, median_time_error, published_trainings, timed_trainings
+from published_trainings import FIXED_ROUND, held_out_trainings, median_time_error, published_trainings, timed_trainings
 from trainyard.catalogue.gpus import find_gpu
 from trainyard.catalogue.skus import find_sku
 from trainyard.errors import UsageError
+from trainyard.plan.estimate import STACKS
 from trainyard.plan.estimate.architectures import find_architecture
+from trainyard.plan.estimate.config_file import find_model
 from trainyard.plan.estimate.estimator import estimate, on_nodes, scaling_curve
 from trainyard.plan.estimate.intervals import KINDS, interval_of
-from trainyard.plan.estimate.memory import memory_of
+from trainyard.plan.estimate.memory import memory_of, model_states
 from trainyard.plan.estimate.step_time import (
     BASE_LATENCY,
     LINK_LATENCY,
@@ -30,6 +36,9 @@ from trainyard.plan.estimate.step_time import (
 )
 from trainyard.plan.estimate.training import Adapters, Machines, TrainingShape, machines_of_gpu, machines_of_sku
 from trainyard.steps.training.observing.flops import flops_of_transformer
+
+DOCS = Path(__file__).parents[3] / "docs"
+_FIRST = ("first_samples_per_second_per_gpu", "first_memory_gb")
 
 
 def _training(**settings: object) -> TrainingShape:
@@ -62,19 +71,64 @@ def test_an_all_reduce_within_a_machine_is_as_fast_as_azures_health_check_expect
 def test_no_curve_is_fitted_to_what_is_held_out() -> None:
     fitted = {row.source for row in published_trainings() if row.is_fitted}
     held_out = held_out_trainings()
+    assert len(fitted) >= 5
     assert not fitted & {row.source for row in held_out}
     for kind in KINDS:
         assert len([row for row in held_out if row.kind == kind]) >= 10
 
 
+def test_what_was_predicted_first_stays_as_it_was() -> None:
+    """Rows are added to the end, with what was predicted before they were compared; none is taken out or changed."""
+    with (DOCS / "held_out_trainings.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert Counter(row["round"] for row in rows[:351]) == {"1": 85, "2": 169, "3": 97}
+    names = ("source", "gpu", "samples_per_second_per_gpu", "memory_gb", "round", "predicted_on")
+    text = "\n".join(",".join(row[name] for name in (*names, *_FIRST)) for row in rows[:351])
+    assert (
+        hashlib.sha256(text.encode()).hexdigest() == "e75240214556bd420851d6a88903019839088887cbaf124cafa24a074c48e566"
+    )
+    for row in rows:
+        assert row["predicted_on"] >= "2026-11-25"
+        assert bool(row["samples_per_second_per_gpu"]) == bool(row[_FIRST[0]])
+        assert row["samples_per_second_per_gpu"] or row["memory_gb"]
+
+
+def test_the_last_round_was_predicted_by_the_formulas_of_today() -> None:
+    """Or docs/estimates.md, and the intervals, would name errors that the formulas have seen as those of first sight.
+    A change of the formulas sets FIXED_ROUND to the number of a round that is still to come."""
+    last = [row for row in held_out_trainings() if row.round == FIXED_ROUND]
+    for row in last:
+        first, today = (row.time_error(first=which) for which in (True, False))
+        assert first == pytest.approx(today, abs=1e-4)
+        if row.memory_bytes is not None:
+            assert row.memory_error(first=True) == pytest.approx(row.memory_error(first=False), abs=1e-3)
+
+
+def test_trainings_held_out_are_predicted() -> None:
+    """The bars: half within 15 %, three quarters within 25 %, and no kind of 15 rows with a median above 25 %."""
+    timed = [row for row in held_out_trainings() if row.rate is not None]
+    errors = {kind: [abs(row.time_error(first=False)) for row in timed if row.kind == kind] for kind in KINDS}
+    assert all(statistics.median(some) <= 0.25 for some in errors.values() if len(some) >= 15)
+    first = [abs(row.time_error(first=True)) for row in timed if row.round == FIXED_ROUND]
+    assert len(first) >= 90
+    for some in ([error for each in errors.values() for error in each], first):
+        assert statistics.median(some) <= 0.15
+        assert statistics.fmean(error <= 0.25 for error in some) >= 0.75
+
+
 def test_eight_of_ten_trainings_held_out_are_within_the_interval_of_their_kind() -> None:
-    """But for decoders, whose interval has others that had been held out before."""
-    for kind in set(KINDS) - {"decoders"}:
-        rows = [row for row in held_out_trainings() if row.kind == kind]
+    """At least of all of them, and of those that the formulas of today predicted first; not many more."""
+    for kind in KINDS:
+        rows = [row for row in held_out_trainings() if row.kind == kind and row.rate is not None]
         interval = interval_of(rows[0].training)
-        took = [1 / (1 + row.time_error(first=False)) for row in rows]
-        within = [interval.time_low <= times <= interval.time_high for times in took]
-        assert 0.7 <= statistics.fmean(within) <= 0.9, kind
+        took = [(row.round, 1 / (1 + row.time_error(first=False))) for row in rows]
+        every, unseen = (
+            [interval.time_low <= times <= interval.time_high for number, times in took if number >= least]
+            for least in (1, FIXED_ROUND)
+        )
+        assert interval.unseen_rows == len(unseen)
+        assert 0.75 <= statistics.fmean(every) <= 0.9, kind
+        assert not unseen or statistics.fmean(unseen) >= 0.75, kind
 
 
 @pytest.mark.parametrize("is_adapted", [False, True])
@@ -93,6 +147,33 @@ def test_mfu_counts_what_a_run_of_the_training_counts(is_adapted: bool) -> None:
     assert found.time is not None
     flops_of_step = 8 * (of_run.per_token * 1024 + of_run.per_pair * 1024**2)
     assert found.mfu == pytest.approx(flops_of_step / found.time.total / 312e12, rel=2e-3)
+
+
+@pytest.mark.parametrize("model", ["gpt2-xl", "llama-2-7b"])
+def test_software_with_more_in_one_kernel_is_faster_and_takes_no_more(model: str) -> None:
+    found = [replace(_training(engine="ddp"), architecture=find_architecture(model), stack=each) for each in STACKS]
+    eager, sdpa, fused = (_seconds(each) for each in found)
+    assert eager > 1.1 * sdpa
+    assert sdpa > 1.02 * fused
+    memory = [memory_of(each).total for each in found]
+    assert memory[0] > memory[1] >= memory[2]
+
+
+def test_h100_and_h200_differ_by_their_memory_alone_and_newer_software_is_faster() -> None:
+    """On A100 software has long been what it is."""
+    training = _training()
+    h100, h200, a100 = (replace(training, machines=_machines(1, gpu)) for gpu in ("H100-SXM", "H200", "A100-SXM-80GB"))
+    assert 0.85 * _seconds(h100) < _seconds(h200) < _seconds(h100)
+    years = [_seconds(replace(h100, stack_year=year)) for year in (2020, 2024, 2025, 2026, 2030)]
+    assert years[0] == years[1] > years[2] > years[3] == years[4]
+    assert _seconds(replace(a100, stack_year=2020)) == _seconds(a100)
+
+
+def test_images_whose_channels_come_last_need_no_copies_for_tensor_cores() -> None:
+    first = TrainingShape(find_model("resnet"), _machines(1), "ddp", 64, 1, 1, precision="fp16")
+    assert _seconds(replace(first, channels_last=True)) < 0.9 * _seconds(first)
+    whole = replace(first, precision="fp32")
+    assert _seconds(replace(whole, channels_last=True)) == _seconds(whole)
 
 
 @pytest.mark.parametrize("gpu", ["A100-SXM-80GB", "V100-SXM-32GB"])
@@ -130,7 +211,8 @@ def test_replicas_within_machines_gather_nothing_over_the_network() -> None:
     replicas = replace(sharded, shard_size=8)
     assert _seconds(replicas) < 0.7 * _seconds(sharded)
     alone = replace(sharded, machines=replace(many, nodes=1))
-    assert memory_of(replicas).model_states == memory_of(alone).model_states == 8 * memory_of(sharded).model_states
+    states = [sum(model_states(each)) for each in (replicas, alone, sharded)]
+    assert states[0] == states[1] == 8 * states[2]
     assert memory_of(replace(replicas, has_moving_average=True)).total > memory_of(replicas).total
     assert _seconds(replace(sharded, shard_size=64)) == _seconds(sharded)
 
@@ -199,18 +281,19 @@ def test_the_network_of_a_node_can_be_told() -> None:
     assert _seconds(replace(_training(), machines=slow)) > _seconds(replace(_training(), machines=usual))
 
 
-@pytest.mark.parametrize(("gpu", "generation"), [("T4", "Turing"), ("P100", "Pascal")])
-def test_time_rests_on_another_generation_where_no_training_was_published(gpu: str, generation: str) -> None:
-    found, on_v100 = (
-        estimate(replace(_training(), machines=_machines(1, name), precision="fp16")) for name in (gpu, "V100")
+def test_time_rests_on_another_generation_where_no_training_was_published() -> None:
+    """T4 has a share of its own, which was measured."""
+    on_p100, on_t4, on_v100 = (
+        estimate(replace(_training(), machines=_machines(1, name), precision="fp16")) for name in ("P100", "T4", "V100")
     )
-    assert found.time_reason == (
-        f"no published training on {generation} GPUs to take their efficiency from; taken from Volta"
+    assert on_p100.time_reason == (
+        "no published training on Pascal GPUs to take their efficiency from; taken from Volta"
     )
-    assert on_v100.time_reason == ""
-    assert found.time is not None
+    assert on_t4.time_reason == on_v100.time_reason == ""
     assert on_v100.time is not None
-    assert found.time.total > on_v100.time.total
+    for slower in (on_p100.time, on_t4.time):
+        assert slower is not None
+        assert slower.total > on_v100.time.total
 
 
 def test_published_trainings_are_predicted() -> None:

@@ -13,7 +13,7 @@ PRECISIONS = ("bf16", "fp16", "fp32", "fp8", "bf16-true")
 CHECKPOINTING = ("none", "selective", "full")
 
 STACKS = ("eager", "sdpa", "fused")
-"""eager: attention is many operations, as it was before 2023; sdpa: it is one kernel; fused: norms, rotary positions and
+"""eager: attention is many operations, as before 2023; sdpa: it is one kernel; fused: norms, rotary positions and
 nonlinearities are too, as in Liger Kernel, Apex or Transformer Engine."""
 
 STACK_YEAR = 2026

@@ -42,10 +42,12 @@ class Efficiency:
     """The share of a GPU generation's peak that a matrix product reaches, beside writing its result.
 
     `highest` is of software of 2024 and before, `yearly` what each year of software since then adds. Both are fitted to
-    the rows that the docs mark, where the source does not say otherwise.
+    the rows that the docs mark, where the source does not say otherwise. A generation without training or measurement
+    has those of the nearest one, `taken_from`; of Pascal, which has no tensor cores, the peaks are its own.
     """
 
     generation: str
+    taken_from: str
     highest: float
     yearly: float
     source: str
@@ -58,22 +60,8 @@ class Efficiency:
 
 @cache
 def efficiency_curves() -> dict[str, Efficiency]:
-    """Return the curves by GPU generation. A generation without one has no published training to fit it to."""
+    """Return the curves by GPU generation. A generation without one has no near one either."""
     return {curve.generation: curve for curve in rows_of(Efficiency, _CSV_FILE)}
-
-
-_STAND_INS = {
-    "Pascal": "Volta",
-    "Blackwell": "Hopper",
-    "CDNA2": "CDNA3",
-}
-"""Generations that no curve was fitted to, and the nearest one with a curve. Pascal has no tensor
-cores; its own peaks in fp32 and fp16 are in the catalogue."""
-
-
-def curve_for(generation: str) -> Efficiency | None:
-    """Return the curve of a GPU generation, or that of the nearest one; None where there is neither."""
-    return efficiency_curves().get(generation) or efficiency_curves().get(_STAND_INS.get(generation, ""))
 
 
 @dataclass(frozen=True)
@@ -119,7 +107,9 @@ def compute_of(training: TrainingShape, curve: Efficiency) -> ComputeTime:
     # Only the layers' matrices are multiplied in fp8; attention and what is outside of layers stay in bf16.
     layers = _forward(training, curve, blocks, training.product_precision)
     rest = _forward(training, curve, [around], _precision_16(training))
-    matrices = layers.matrices + _dequantizing_seconds(training)
+    quantized = training.adapters.quantized_parameters(training.architecture) if training.adapters else 0
+    # Weights of 4 bits are read, and written in 16, in each pass.
+    matrices = layers.matrices + 2.5 * quantized / _memory_rate(training)
     layers = replace(layers, matrices=matrices)
     # The backward pass has two products for each of the forward's, of frozen weights one.
     products = 2 if training.adapters is None else 1
@@ -129,6 +119,8 @@ def compute_of(training: TrainingShape, curve: Efficiency) -> ComputeTime:
     beside = adapters_of(training)
     adapters = _forward(training, curve, [beside], _precision_16(training))
     started = LAUNCH_SECONDS * sum(block.times * block.operations for block in (*blocks, around, beside))
+    # Eager AdamW is many operations, which together read and write about three times as much.
+    optimizer = _OPTIMIZER_BYTES * (3 if training.stack == "eager" else 1)
     sharded_over = 1 if training.engine in ("ddp", "zero0") else training.machines.world_size
     # Backward, an adapter's sum passes its gradient on: only the scaling reads and writes.
     backward = layers.backward(products, training) + 2 * adapters.matrices + adapters.other / 2
@@ -138,13 +130,14 @@ def compute_of(training: TrainingShape, curve: Efficiency) -> ComputeTime:
     return ComputeTime(
         forward=max(started, forward),
         backward=max(2 * started, backward),
-        optimizer=_OPTIMIZER_BYTES * (3 if training.stack == "eager" else 1) * training.trained_parameters / sharded_over / _memory_rate(training),
+        optimizer=optimizer * training.trained_parameters / sharded_over / _memory_rate(training),
     )
 
 
 def _forward(training: TrainingShape, curve: Efficiency, blocks: Sequence[ModelBlock], precision: str) -> _Forward:
     samples, moved = training.micro_batch_size, sum(block.times * block.moved for block in blocks)
-    peaks = {name: _peak(training, name) for name in ("fp32", precision, _precision_16(training))}
+    gpu, kinds = training.machines.gpu, ("fp32", precision, _precision_16(training))
+    peaks = {name: 1e12 * (gpu.peak_tflops(name) or 0.0) for name in kinds}
     seconds = {True: 0.0, False: 0.0}
     size, highest = training.bytes_per_value, curve.in_year(training.stack_year)
     for block in blocks:
@@ -174,19 +167,6 @@ def _backward_traffic(training: TrainingShape) -> float:
 def _precision_16(training: TrainingShape) -> str:
     """Return the type that is multiplied in where float8 is not."""
     return "bf16" if training.precision == "fp8" else training.product_precision
-
-
-def _peak(training: TrainingShape, precision: str) -> float:
-    peak = training.machines.gpu.peak_tflops(precision)
-    assert peak is not None
-    return peak * 1e12
-
-
-def _dequantizing_seconds(training: TrainingShape) -> float:
-    """Return how long weights of 4 bits take to be read, and written in 16, in each pass."""
-    if training.adapters is None:
-        return 0.0
-    return 2.5 * training.adapters.quantized_parameters(training.architecture) / _memory_rate(training)
 
 
 def _memory_rate(training: TrainingShape) -> float:

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 
 from trainyard.errors import UsageError
-from trainyard.plan.estimate.compute import curve_for, model_flops
+from trainyard.plan.estimate.compute import efficiency_curves, model_flops
 from trainyard.plan.estimate.memory import RUNTIME_BYTES, Memory, main_memory_bytes, memory_of
 from trainyard.plan.estimate.money import Money, WholeTraining, money_of, usd_per_billion, whole_training_of
 from trainyard.plan.estimate.step_time import StepTime, samples_per_second_per_gpu, step_time_of
@@ -90,13 +90,10 @@ class Estimate:
     @property
     def mfu(self) -> float | None:
         """Model FLOPs utilisation: of the peak in the precision that matrices are multiplied in."""
-        flops, peak = (
-            model_flops(self.training),
-            self.training.machines.gpu.peak_tflops(self.training.product_precision),
-        )
-        if self.time is None or flops is None or peak is None:
+        peak = self.training.machines.gpu.peak_tflops(self.training.product_precision)
+        if self.time is None or peak is None:
             return None
-        return flops * self.training.accumulation_steps / self.time.total / (peak * 1e12)
+        return model_flops(self.training) * self.training.accumulation_steps / self.time.total / (peak * 1e12)
 
     @property
     def usd_per_billion_tokens(self) -> float | None:
@@ -143,10 +140,10 @@ def estimate(training: TrainingShape) -> Estimate:
     if gpu.peak_tflops(training.product_precision) is None:
         possible = ", ".join(each for each in ("bf16", "fp16", "fp32", "fp8") if gpu.peak_tflops(each) is not None)
         raise UsageError(f"{gpu.name} has no {training.product_precision}; it has {possible}")
-    curve = curve_for(gpu.generation)
+    curve = efficiency_curves().get(gpu.generation)
     reason = f"no published training on {gpu.generation} GPUs to take their efficiency from"
     if curve is not None:
-        reason = "" if curve.generation == gpu.generation else f"{reason}; taken from {curve.generation}"
+        reason = f"{reason}; taken from {curve.taken_from}" if curve.taken_from else ""
     return Estimate(
         training,
         memory_of(training),

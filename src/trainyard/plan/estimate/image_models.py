@@ -66,11 +66,7 @@ class ModelBlock:
         self.products.append(Product(2.0 * pixels * out * inner, inner, is_depthwise=is_depthwise, moved=values))
         self.kept_for_weights += keeps
         self.convolved += 0 if is_depthwise else 2 * values
-        self._operate(
-            2 * values,
-            keeps=keeps,
-            parameters=inner * out + (out if bias else 0),
-        )
+        self._operate(2 * values, keeps=keeps, parameters=inner * out + (out if bias else 0))
 
     def multiply(self, rows: int, inner: int, out: int, *, bias: bool = True, keeps: int = 0) -> None:
         """Add a linear layer."""
@@ -159,11 +155,6 @@ class ImageModel:
         """The weights and biases of the layer that classifies, which is the last one outside the blocks."""
         head = self.around.linear[-1]
         return head.takes * head.gives + head.gives
-
-    @property
-    def parts(self) -> tuple[ModelBlock, ...]:
-        """The blocks, and what is around them."""
-        return (*self.blocks, self.around)
 
 
 @dataclass(frozen=True)
@@ -290,15 +281,13 @@ def _resnet(settings: Mapping[str, Any], images: Images) -> _Parts:
                 first = pixels if strides and settings["downsample_in_bottleneck"] else large
                 convolutions = [(first, channels, reduced, 1), (pixels, reduced, reduced, 3), (pixels, reduced, out, 1)]
             keeps = entering
-            for place, (size, into, outward, kernel) in enumerate(convolutions):
+            for size, into, outward, kernel in convolutions:
                 _convolve_and_normalize(stage, size, into, outward, kernel, keeps=keeps)
                 keeps = size * outward
-                if place < len(convolutions) - 1:
-                    stage.pass_over(size * outward)
+                stage.pass_over(keeps)
             if channels != out or strides:
                 _convolve_and_normalize(stage, pixels, channels, out, 1)
             stage.pass_over(pixels * out, times=3)
-            stage.pass_over(pixels * out)
             channels = out
         stages.append(stage)
     around.pass_over(height * width * channels, times=1, keeps=height * width * channels)

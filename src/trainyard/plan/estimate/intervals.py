@@ -22,11 +22,13 @@ SMALL_MICRO_BATCH_TOKENS = 2048
 class Interval:
     """What eight of ten trainings of a kind took, as multiples of what is predicted; None where too few are known.
 
-    `rows` and `memory_rows` say of how many. docs/estimates.md says where they come from.
+    `rows` and `memory_rows` say of how many; `unseen_rows` were predicted by these formulas before they were compared.
+    docs/estimates.md says where they come from.
     """
 
     kind: str
     rows: int
+    unseen_rows: int
     time_low: float
     time_high: float
     memory_rows: int
@@ -58,7 +60,7 @@ def kind_of(training: TrainingShape) -> str:
 
 def interval_of(training: TrainingShape) -> Interval:
     """Return the interval of a training's kind; one of no rows for a task of a user's own."""
-    return _intervals().get(kind_of(training), Interval("", 0, 1.0, 1.0, 0, None, None))
+    return _intervals().get(kind_of(training), Interval("", 0, 0, 1.0, 1.0, 0, None, None))
 
 
 @cache

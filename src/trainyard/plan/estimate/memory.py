@@ -44,13 +44,8 @@ class Memory:
 
     @property
     def reserved(self) -> float:
-        """What the allocator takes of the GPU for it, with the free blocks that it keeps; less where memory is short."""
+        """What the allocator takes of the GPU for it, with the free blocks it keeps; less where memory is short."""
         return self.total + _CACHED_ACTIVATIONS * self.activations + _CACHED_LOGITS * self.logits
-
-    @property
-    def model_states(self) -> float:
-        """Parameters, gradients and optimizer state."""
-        return self.parameters + self.gradients + self.optimizer
 
     def parts(self) -> dict[str, float]:
         """Return each part by its name."""
@@ -75,7 +70,10 @@ def memory_of(training: TrainingShape) -> Memory:
             gradients = 0.0
         else:
             activations, logits = again, 0.0
-    buffers = _buffers(training) + _moving_average(training)
+    buffers = _buffers(training)
+    if training.has_moving_average and not training.offload_optimizer:
+        # In fp32, and where the optimizer's state is.
+        buffers += 4 * training.trained_parameters / training.shards
     return Memory(parameters, gradients, optimizer, buffers, activations, logits)
 
 
@@ -102,30 +100,6 @@ def zero_model_states(parameters: float, ranks: int, stage: int, *, value_bytes:
     return tuple(size * parameters / shard for size, shard in zip(each, shards, strict=True))
 
 
-def deepspeed_model_states(
-    parameters: float,
-    largest_layer: float,
-    ranks: int,
-    stage: int,
-    *,
-    offload_optimizer: bool = False,
-    offload_parameters: bool = False,
-) -> float:
-    """Return the bytes on each GPU as DeepSpeed's `estimate_zero{2,3}_model_states_mem_needs` count them.
-
-    Beside ZeRO's model states these are fp32 gradients with the optimizer (4 bytes, sharded), and in stage 3 the
-    largest layer, gathered, with its gradient. Source: deepspeed/runtime/zero/stage_1_and_2.py and stage3.py.
-    """
-    if stage == 3:
-        gathered = 4 * largest_layer
-        if offload_optimizer:
-            return gathered + (0 if offload_parameters else 2 * parameters / ranks)
-        return gathered + 18 * parameters / ranks
-    if offload_optimizer:
-        return 2 * parameters
-    return sum(zero_model_states(parameters, ranks, stage)) + 4 * parameters / (ranks if stage else 1)
-
-
 def model_states(training: TrainingShape) -> tuple[float, ...]:
     """Return bytes of parameters, gradients and optimizer state on each GPU.
 
@@ -136,9 +110,12 @@ def model_states(training: TrainingShape) -> tuple[float, ...]:
     count, ranks = training.trained_parameters, training.machines.world_size
     frozen = _frozen_bytes(training)
     if training.is_deepspeed:
-        parameters, gradients, optimizer = _zero_states(training, training.bytes_per_value)
-        shards = ranks if training.engine == "zero3" else 1
-        return parameters + (0.0 if training.offload_parameters else frozen / shards), gradients, optimizer
+        stage, size = int(training.engine[-1]), training.bytes_per_value
+        parameters, gradients, optimizer = zero_model_states(count, ranks, stage, value_bytes=size)
+        if training.offload_optimizer:
+            gradients, optimizer = (gradients if stage == 3 else 0.0), 0.0
+        held = parameters + frozen / (ranks if stage == 3 else 1)
+        return 0.0 if training.offload_parameters else held, gradients, optimizer
     if training.offload_optimizer:
         return 0.0, 0.0, 0.0
     shards, size = training.shards, 2 if training.precision == "bf16-true" else 4
@@ -165,16 +142,6 @@ def _rows_and_columns(training: TrainingShape) -> int:
     return words + sum(each.times * (each.takes + each.gives) for each in model.linear_layers)
 
 
-def _zero_states(training: TrainingShape, value_bytes: int) -> tuple[float, float, float]:
-    """Return ZeRO's model states of what is trained, without what is in main memory."""
-    parameters, gradients, optimizer = zero_model_states(
-        training.trained_parameters, training.machines.world_size, int(training.engine[-1]), value_bytes=value_bytes
-    )
-    if training.offload_optimizer:
-        gradients, optimizer = (gradients if training.engine == "zero3" else 0), 0.0
-    return (0.0 if training.offload_parameters else parameters), gradients, optimizer
-
-
 def _frozen_bytes(training: TrainingShape) -> float:
     """Return the bytes of a frozen base model, on all ranks together; of one in 4 bits, the layers' matrices are."""
     if training.adapters is None:
@@ -188,25 +155,22 @@ def _frozen_bytes(training: TrainingShape) -> float:
 def _buffers(training: TrainingShape) -> float:
     """Return what an engine keeps beside the model states.
 
-    ZeRO: what DeepSpeed's own estimators add to them. DDP: the buckets that gradients are views of are the gradients;
-    autocast keeps a 16-bit copy of each matrix. FSDP: two layers gathered at once, the embedding and prediction
-    gathered for the whole step, and their whole gradients; with accumulation, the whole gradient of every layer unless
-    gradients are summed after every micro-batch.
+    ZeRO: what DeepSpeed's own estimators add to them (deepspeed/runtime/zero/stage_1_and_2.py and stage3.py): fp32
+    gradients with the optimizer, and in stage 3 the largest layer, gathered, with its gradient. DDP: the buckets that
+    gradients are views of are the gradients; autocast keeps a 16-bit copy of each matrix. FSDP: two layers gathered at
+    once, the embedding and prediction gathered for the whole step, and their whole gradients; with accumulation, the
+    whole gradient of every layer unless gradients are summed after every micro-batch.
     Of frozen weights there are no gradients, and where layers are computed again, one layer's copies at a time.
     """
     model, count, ranks = training.architecture, training.architecture.parameters, training.machines.world_size
     size, trained = training.bytes_per_value, training.trained_parameters
     around = count - model.block_parameters
     if training.is_deepspeed:
-        states = deepspeed_model_states(
-            trained,
-            max(model.largest_block, around),
-            ranks,
-            int(training.engine[-1]),
-            offload_optimizer=training.offload_optimizer,
-            offload_parameters=training.offload_parameters,
-        )
-        return max(0.0, states - sum(_zero_states(training, 2)))
+        shard = trained / training.shards
+        gathered = 4.0 * max(model.largest_block, around) if training.engine == "zero3" else 0.0
+        if training.offload_optimizer:
+            return max(0.0, gathered - 2 * shard)
+        return gathered + (2 if training.engine == "zero3" else 4) * shard
     if training.engine == "ddp":
         if training.precision not in ("bf16", "fp16", "fp8"):
             return float(_dequantized_bytes(training))
@@ -228,13 +192,6 @@ def _dequantized_bytes(training: TrainingShape) -> int:
     if training.adapters is None or not training.adapters.is_quantized:
         return 0
     return 2 * max(layer.takes * layer.gives for layer in training.architecture.linear_layers)
-
-
-def _moving_average(training: TrainingShape) -> float:
-    """Return an average of the weights in fp32, which lies where the optimizer's state does."""
-    if not training.has_moving_average or training.offload_optimizer:
-        return 0.0
-    return 4 * training.trained_parameters / training.shards
 
 
 def _logits(training: TrainingShape) -> float:

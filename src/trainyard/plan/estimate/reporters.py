@@ -373,7 +373,8 @@ def _time_facts(found: Estimate) -> list[tuple[str, str]]:
     low, high = map(duration, interval.time(time.total))
     facts = [("time", f"{duration(time.total)} a step, {count(rate)} {unit} a second and GPU{mfu}")]
     if interval.rows:
-        facts.append(("", f"{low} to {high} a step in 8 of 10 published trainings of {interval.kind}"))
+        unseen = f"{interval.unseen_rows} of {interval.rows} predicted unseen"
+        facts.append(("", f"{low} to {high} a step in 8 of 10 published trainings of {interval.kind}, {unseen}"))
     facts.append(("", parts))
     return [*facts, ("", found.time_reason)] if found.time_reason else facts
 

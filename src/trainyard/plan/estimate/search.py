@@ -11,7 +11,7 @@ from trainyard.catalogue.gpus import gpu_of
 from trainyard.catalogue.prices import in_region
 from trainyard.catalogue.skus import Sku, all_skus
 from trainyard.plan.estimate import ENGINES
-from trainyard.plan.estimate.compute import curve_for
+from trainyard.plan.estimate.compute import efficiency_curves
 from trainyard.plan.estimate.estimator import Estimate, estimate, has_room
 from trainyard.plan.estimate.memory import RUNTIME_BYTES, Memory
 from trainyard.plan.estimate.training import Machines, TrainingShape, engines_that_train
@@ -179,8 +179,8 @@ def _fitting(training: TrainingShape, scope: Scope, offloads: tuple[Iterable[str
 
     A smaller one is never faster: what is exchanged, and what the optimizer does, is for fewer samples.
     """
-    machines = training.machines
-    if machines.gpu.peak_tflops(training.product_precision) is None or curve_for(machines.gpu.generation) is None:
+    machines, gpu = training.machines, training.machines.gpu
+    if gpu.peak_tflops(training.product_precision) is None or gpu.generation not in efficiency_curves():
         return []
     sizes = sorted({*_MICRO_BATCHES, training.micro_batch_size}, reverse=True)
     batches: _Choices = [{"micro_batch_size": size} for size in sizes]

@@ -96,7 +96,7 @@ def _communication(training: TrainingShape) -> tuple[float, float, float, float]
         return (0.0, scatter, 0.0, gather) if training.engine == "zero2" else (0.0, 0.0, scatter, gather)
     # Layer by layer: as many collectives as there are layers.
     layers = training.architecture.layers + 1
-    count = trained + training.frozen_parameters
+    count = trained + (training.architecture.parameters if training.adapters else 0)
     replica = training.machines_of_replica
     gather = layers * gather_seconds(size * count / layers, replica)
     again = gather if training.reshard_after_forward else 0.0
@@ -119,7 +119,9 @@ def ring_seconds(size: float, machines: Machines) -> float:
     ranks = machines.world_size
     if ranks == 1 or not size:
         return 0.0
-    rate = _rate(machines)
+    link = machines.link_gbyte_per_second if machines.gpus_per_node > 1 else float("inf")
+    network = machines.network_gbyte_per_second if machines.nodes > 1 else float("inf")
+    rate = min(link, network) * 1e9 * LINK_EFFICIENCY
     hops_between = machines.nodes if machines.nodes > 1 else 0
     latency = BASE_LATENCY + (ranks - 1 - hops_between) * LINK_LATENCY + hops_between * NETWORK_LATENCY
     return latency + (ranks - 1) / ranks * size / rate
@@ -171,9 +173,3 @@ def between_replicas_seconds(size: float, replica: Machines, machines: Machines)
     ring = (replicas - 1) * latency + (replicas - 1) / replicas * sent
     trees = 2 * (replicas - 1).bit_length() * latency + sent
     return BASE_LATENCY + min(ring, trees)
-
-
-def _rate(machines: Machines) -> float:
-    link = machines.link_gbyte_per_second if machines.gpus_per_node > 1 else float("inf")
-    network = machines.network_gbyte_per_second if machines.nodes > 1 else float("inf")
-    return min(link, network) * 1e9 * LINK_EFFICIENCY

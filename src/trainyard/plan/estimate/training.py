@@ -210,11 +210,6 @@ class TrainingShape:
         return self.adapters.parameters(self.architecture)
 
     @property
-    def frozen_parameters(self) -> int:
-        """The parameters that only compute."""
-        return 0 if self.adapters is None else self.architecture.parameters
-
-    @property
     def tokens_per_micro_batch(self) -> int:
         """Tokens of one forward pass on one GPU."""
         return self.micro_batch_size * self.sequence_length
