@@ -2,8 +2,8 @@
 
 Asks the Azure Retail Prices API, which needs no login (https://learn.microsoft.com/rest/api/cost-management/retail-prices),
 for every size of the catalogue in each region, on demand and spot, and writes them to
-`src/trainyard/catalogue/prices.csv` with today's date. Rows that it has no newer price for stay as they are. Where a
-plan or an estimate names no region, the first region counts, of prices that are equally new.
+`src/trainyard/catalogue/prices.csv` with today's date. Rows that it has no newer price for stay as they are. Where
+AZURE_DEFAULTS_LOCATION names no region of the table, the first one counts, of prices that are equally new.
 """
 
 from __future__ import annotations

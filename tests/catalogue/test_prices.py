@@ -17,10 +17,10 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from trainyard.catalogue import prices
 from trainyard.catalogue.csv_rows import rows_of
-from trainyard.catalogue.prices import CSV_FILE, KINDS, Price, in_region, price_of
+from trainyard.catalogue.prices import CSV_FILE, KINDS, Price, price_of
 from trainyard.catalogue.skus import all_skus, find_sku
-from trainyard.errors import UsageError
 
 ROOT = Path(__file__).parents[2]
 T4, H200 = "Standard_NC64as_T4_v3", "Standard_ND96isr_H200_v5"
@@ -48,11 +48,27 @@ def test_the_newest_price_counts_and_an_undated_one_is_a_rough_guide() -> None:
     assert spot.seen == "eastus, undated, so a rough guide"
 
 
-def test_a_price_is_of_the_region_that_is_asked_for() -> None:
-    assert price_of(in_region(find_sku(H200), "eastus2"), "on demand") == price_of(find_sku(H200), "on demand")
-    assert price_of(in_region(find_sku(H200), "eastus"), "on demand") is None
-    with pytest.raises(UsageError, match=r"no prices of the region 'eastus3'. Did you mean .* Known: eastus, eastus2"):
-        in_region(find_sku(H200), "eastus3")
+def test_a_price_is_of_the_region_of_az_configure_where_there_is_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """H200's is of eastus2 only, and says so."""
+    monkeypatch.setenv("AZURE_DEFAULTS_LOCATION", "eastus")
+    of_t4, of_h200 = price_of(find_sku(T4), "on demand"), price_of(find_sku(H200), "on demand")
+    assert of_t4 is not None
+    assert of_h200 is not None
+    assert (of_t4.region, of_h200.region) == ("eastus", "eastus2")
+    file = tmp_path / "prices.csv"
+    dear = Price(T4, "on demand", "westeurope", 99.0, "2020-01-01", "for this test")
+    file.write_text(
+        f"{CSV_FILE.read_text(encoding='utf-8')}{','.join(map(str, vars(dear).values()))}\n", encoding="utf-8"
+    )
+    monkeypatch.setattr(prices, "CSV_FILE", file)
+    monkeypatch.setenv("AZURE_DEFAULTS_LOCATION", "westeurope")
+    prices.all_prices.cache_clear()
+    try:
+        assert price_of(find_sku(T4), "on demand") == dear
+    finally:
+        prices.all_prices.cache_clear()
 
 
 def _item(sku: str, region: str, usd: float, sku_name: str, **changes: object) -> dict[str, object]:

@@ -43,7 +43,7 @@ def test_every_column_of_the_data_is_read() -> None:
         columns = set(next(csv.reader(file)))
     from dataclasses import fields
 
-    assert {field.name for field in fields(skus.Sku)} == columns | {"region"}
+    assert {field.name for field in fields(skus.Sku)} == columns
 
 
 def test_gpus_and_memory_multiply_out() -> None:

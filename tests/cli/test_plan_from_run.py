@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,19 @@ import pytest
 
 Run = Callable[..., Any]
 
+ROOT = Path(__file__).parents[2]
 FSDP = "pipelines/fsdp.yaml"
+
+
+@pytest.fixture(autouse=True)
+def project_of_its_own(in_the_project: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """This project's YAML in a folder of its own, because what a run measured is kept in a project."""
+    folder = tmp_path / "project"
+    for name in ("components", "pipelines", "environments", "compute", "settings"):
+        shutil.copytree(ROOT / name, folder / name)
+    (folder / "src" / "trainyard" / "steps").mkdir(parents=True)
+    monkeypatch.chdir(folder)
+    return folder
 
 
 @pytest.fixture
@@ -61,3 +74,26 @@ def test_a_run_without_a_metrics_file_is_an_error(trainyard: Run, tmp_path: Path
     outcome = trainyard("plan", FSDP, "--from-run", str(tmp_path))
     assert outcome.exit_code == 2
     assert "expected a metrics.jsonl" in outcome.stderr
+
+
+def test_what_runs_measured_corrects_later_plans_of_trainings_alike(
+    trainyard: Run, metrics: Path, project_of_its_own: Path
+) -> None:
+    """Two runs of 25 and 50 ms: their median, half way between, in each figure; the same run counts once."""
+    before = train_job(trainyard("plan", FSDP, "--format", "json"))
+    slower = metrics.with_name("slower.jsonl")
+    slower.write_text(metrics.read_text(encoding="utf-8").replace("0.025", "0.05"), encoding="utf-8")
+    for run in (metrics, slower, metrics):
+        said = trainyard("plan", FSDP, "--from-run", str(run))
+        assert "later plans of small micro-batches on T4, fp32 are corrected by it" in said.stderr
+    after = train_job(trainyard("plan", FSDP, "--format", "json"))
+    factor = 0.0375 / before["time"]["step_seconds"]
+    assert after["time"]["step_seconds"] == pytest.approx(0.0375)
+    assert after["time"]["remark"] == f"corrected by {factor:.2f} × from 2 runs of this project"
+    assert after["time"]["parts"] == pytest.approx({k: v * factor for k, v in before["time"]["parts"].items()})
+    assert after["memory"] == before["memory"]
+    assert f"corrected by {factor:.2f} × from 2 runs of this project" in trainyard("plan", FSDP).stdout
+    (project_of_its_own / ".trainyard" / "measured_runs.json").write_text("[]", encoding="utf-8")
+    broken = trainyard("plan", FSDP)
+    assert broken.exit_code == 2
+    assert "measured_runs.json: no measured runs can be read from it; delete it" in broken.stderr

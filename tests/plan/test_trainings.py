@@ -11,13 +11,15 @@ import jsonschema
 import pytest
 
 from trainyard.cli import main
+from trainyard.cli.plan import read_measured
 from trainyard.errors import UsageError
 from trainyard.plan import reporters
 from trainyard.plan.estimate import reporters as estimates
 from trainyard.plan.estimate.architectures import Architecture, find_architecture
 from trainyard.plan.estimate.training import TrainingShape
-from trainyard.plan.job_plans import JobPlan, Plan, read_measured
+from trainyard.plan.job_plans import JobPlan, Plan
 from trainyard.plan.planner import plan as plan_with
+from trainyard.plan.training_jobs import Stated
 from trainyard.render.project import Project
 from trainyard.render.rendering import render
 from trainyard.render.writing import write
@@ -34,7 +36,7 @@ ROOT = Path(__file__).parents[2]
 def _plan(recipe: str, sku: str = "Standard_ND96asr_v4", base_model: Architecture | None = None) -> Plan:
     """The plan of a committed pipeline as if its cluster were of this size."""
     pipeline = load_pipeline(ROOT / "pipelines" / f"{recipe}.yaml")
-    return plan_with(pipeline, Computes(DocumentStore(), {"gpu-t4": sku}), base_model)
+    return plan_with(pipeline, Computes(DocumentStore(), {"gpu-t4": sku}), Stated(base_model))
 
 
 def _with_overrides(tmp_path: Path, recipe: str, overrides: str, changes: dict[str, str] | None = None) -> Pipeline:
@@ -118,7 +120,7 @@ def test_a_base_model_that_azure_ml_keeps_is_named_and_can_be_given() -> None:
 def test_adapters_that_the_step_does_not_train_are_not_estimated(tmp_path: Path) -> None:
     pipeline = _with_overrides(tmp_path, "finetune", "{tuning: qlora}")
     computes = Computes(DocumentStore(), {"gpu-t4": "Standard_ND96asr_v4"})
-    reason = _job(plan_with(pipeline, computes, find_architecture("llama-3.2-1b"))).estimate_reason
+    reason = _job(plan_with(pipeline, computes, Stated(find_architecture("llama-3.2-1b")))).estimate_reason
     assert "the engine fsdp does not train these adapters; ddp does" in reason
 
 
@@ -126,7 +128,7 @@ def test_adapters_of_an_unknown_rank_are_not_estimated(tmp_path: Path) -> None:
     kept = {f"{ROOT}/settings/finetune.yaml}}": "azureml:kept-in-azure-ml:1}"}
     pipeline = _with_overrides(tmp_path, "finetune", "{tuning: lora, task: language_modeling}", kept)
     computes = Computes(DocumentStore(), {"gpu-t4": "Standard_ND96asr_v4"})
-    reason = _job(plan_with(pipeline, computes, find_architecture("llama-3.2-1b"))).estimate_reason
+    reason = _job(plan_with(pipeline, computes, Stated(find_architecture("llama-3.2-1b")))).estimate_reason
     assert "the rank of the adapters is not known" in reason
 
 
@@ -304,3 +306,41 @@ def test_the_page_stands_alone_and_draws_graph_memory_and_scaling() -> None:
     assert "micro-batch × accumulation × processes" in text
     assert "http://" not in text
     assert "https://" not in text.replace("https://learn", "")
+
+
+@pytest.mark.parametrize(
+    ("recipe", "overrides", "stated", "steps"),
+    [
+        ("fsdp", "{max_tokens: 100000}", Stated(), 98),
+        ("fsdp", "{max_tokens: 100000, max_steps: 50}", Stated(), 50),
+        ("fsdp", "{epochs: 3}", Stated(tokens=1e6), 3 * 977),
+        ("fsdp", "{epochs: 3, max_steps: 100}", Stated(tokens=1e6), 100),
+        ("ddp", "{epochs: 2}", Stated(images=1000), 2 * 16),
+    ],
+)
+def test_the_number_of_steps_is_the_least_that_settings_and_data_allow(
+    tmp_path: Path, recipe: str, overrides: str, stated: Stated, steps: int
+) -> None:
+    """A step of fsdp has 8 samples of 128 tokens, one of ddp 64 images; an epoch's last step may have fewer."""
+    pipeline = _with_overrides(tmp_path, recipe, overrides)
+    planned = plan_with(pipeline, Computes(DocumentStore(), {"gpu-t4": "Standard_NC64as_T4_v3"}), stated)
+    job = _job(planned)
+    assert job.steps == steps
+    assert planned.training_usd is not None
+    assert not planned.beyond(planned.training_usd, must_fit=False)
+    assert "its trainings cost" in planned.beyond(planned.training_usd / 2, must_fit=False)[0]
+
+
+@pytest.mark.parametrize(
+    ("recipe", "advice"),
+    [
+        ("fsdp", "set max_steps or max_tokens, or state how much its data is by --tokens"),
+        ("ddp", "set max_steps, or state how much its data is by --images"),
+    ],
+)
+def test_an_unknown_number_of_steps_says_what_to_state(recipe: str, advice: str) -> None:
+    planned = _plan(recipe)
+    assert advice in planned.beyond(1.0, must_fit=False)[0]
+    assert f"not known: {advice}" in reporters.as_text(planned)
+    money = json.loads(reporters.as_json(planned))["jobs"][_job(planned).name]["money"]
+    assert advice in money["reason"]

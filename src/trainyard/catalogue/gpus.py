@@ -22,7 +22,8 @@ class Gpu:
     """One kind of GPU. Dense peak rates are in TFLOP/s, None where the hardware lacks the type.
 
     `link_gbyte_per_second` is what a GPU sends to the others of its machine, in one direction;
-    `bridge_gbyte_per_second` what one of a pair with an NVLink bridge sends to the other.
+    `bridge_gbyte_per_second` what one of a pair with an NVLink bridge sends to the other,
+    `host_gbyte_per_second` what it sends to main memory, over PCIe unless it has a link of its own to the processor.
     `network_gbit_per_second_per_gpu` and `gpus_per_node` are those of the machines it is usually in: Azure's ND and NC
     sizes, or DGX; the network is None where no source states one. `flash_attention` says whether a fused attention
     kernel runs on it; without one, the scores are written to memory. `source` are one or more addresses that together
@@ -42,6 +43,7 @@ class Gpu:
     link: str
     link_gbyte_per_second: float
     bridge_gbyte_per_second: float | None
+    host_gbyte_per_second: float
     network_gbit_per_second_per_gpu: float | None
     gpus_per_node: int
     flash_attention: bool

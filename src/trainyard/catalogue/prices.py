@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+import os
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
 from trainyard.catalogue.csv_rows import rows_of
 from trainyard.catalogue.skus import Sku
-from trainyard.errors import UsageError
-from trainyard.settings.suggestions import close_match
 
 CSV_FILE = Path(__file__).with_suffix(".csv")
 KINDS = ("on demand", "spot")
@@ -35,33 +32,18 @@ class Price:
 
 
 @cache
-def _prices() -> Mapping[tuple[str, str], tuple[Price, ...]]:
-    found: defaultdict[tuple[str, str], tuple[Price, ...]] = defaultdict(tuple)
-    for price in rows_of(Price, CSV_FILE):
-        found[price.sku, price.kind] += (price,)
-    return found
+def all_prices() -> tuple[Price, ...]:
+    """Return all prices of the table, in its order."""
+    return rows_of(Price, CSV_FILE)
 
 
 def price_of(sku: Sku | None, kind: str, machines: int = 1) -> Price | None:
-    """Return the newest price of so many machines in their region; None without a size, or without a price there.
+    """Return the newest price of so many machines; None without a size, or without a price of it.
 
-    Without a region it is the newest of any, and of the table's first region where several are as new.
+    It is of the region that `az configure` knows as AZURE_DEFAULTS_LOCATION, where there is one of it; else of any, and
+    of the table's first region where several are as new.
     """
-    known = prices_of(sku, kind) if sku else ()
-    here = (each for each in known if sku and sku.region in ("", each.region))
-    newest = max(here, key=lambda each: each.date, default=None)
+    known = [each for each in all_prices() if sku and (each.sku, each.kind) == (sku.name, kind)]
+    here = [each for each in known if each.region == os.environ.get("AZURE_DEFAULTS_LOCATION")]
+    newest = max(here or known, key=lambda each: each.date, default=None)
     return replace(newest, usd_per_hour=machines * newest.usd_per_hour) if newest else None
-
-
-def prices_of(sku: Sku, kind: str) -> Sequence[Price]:
-    """Return all prices of a size that the table has, of every region and date."""
-    return _prices().get((sku.name, kind), ())
-
-
-def in_region(sku: Sku, region: str) -> Sku:
-    """Return a size with the prices of a region; as it is where that is empty. UsageError for a region without any."""
-    known = {each.region: None for prices in _prices().values() for each in prices}
-    if region and region not in known:
-        hint = close_match(region, known)
-        raise UsageError(f"no prices of the region {region!r}. {hint}".rstrip() + f" Known: {', '.join(known)}.")
-    return replace(sku, region=region) if region else sku

@@ -6,30 +6,27 @@ they require, as their metadata says. What one version of a package required it 
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+
+from trainyard.catalogue.csv_rows import rows_of
 
 _TABLE = Path(__file__).with_name("python_packages.csv")
 
 
-class _Package(NamedTuple):
+@dataclass(frozen=True)
+class _Package:
+    packages: tuple[str, ...]
     modules: tuple[str, ...]
     requires: tuple[str, ...]
 
 
 @cache
 def _packages() -> dict[str, _Package]:
-    with _TABLE.open(encoding="utf-8", newline="") as file:
-        rows = [{key: cell.split() for key, cell in row.items()} for row in csv.DictReader(file)]
-    return {
-        package_name(name): _Package(tuple(row["modules"]), tuple(map(package_name, row["requires"])))
-        for row in rows
-        for name in row["packages"]
-    }
+    return {package_name(name): row for row in rows_of(_Package, _TABLE) for name in row.packages}
 
 
 @cache
@@ -50,11 +47,6 @@ def package_name(name: str) -> str:
 def known_packages() -> frozenset[str]:
     """The names of all packages of the table, as PyPI compares names."""
     return frozenset(_packages())
-
-
-def is_known_package(name: str) -> bool:
-    """Whether a package is in the table."""
-    return package_name(name) in _packages()
 
 
 def known_module(path: str) -> str | None:
@@ -80,5 +72,5 @@ def modules_of(packages: Iterable[str]) -> frozenset[str] | None:
         name = waiting.pop()
         if name not in seen and name in known:
             seen.add(name)
-            waiting.extend(known[name].requires)
+            waiting.extend(map(package_name, known[name].requires))
     return frozenset(module for name in seen for module in known[name].modules)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from difflib import SequenceMatcher
+from difflib import get_close_matches
 from fractions import Fraction
 from functools import cache
 from pathlib import Path
@@ -29,8 +29,7 @@ class UnknownSku(UsageError):
 class Sku:
     """One VM size. None means that no source gives the figure; rates are per second.
 
-    Where a size has a fraction of a GPU (`gpu_fraction` below 1), FLOP rates and bandwidth are a whole GPU's. `region`
-    is the one that its price is of; empty for any.
+    Where a size has a fraction of a GPU (`gpu_fraction` below 1), FLOP rates and bandwidth are a whole GPU's.
     """
 
     name: str
@@ -71,7 +70,6 @@ class Sku:
     memory_bandwidth_source: str | None
     source: str
     notes: str | None
-    region: str = ""
 
     @property
     def is_retired(self) -> bool:
@@ -135,15 +133,9 @@ def closest_by_name(name: str, most: int = 3) -> tuple[Sku, ...]:
 
     When the name is nearest to a retired size, what replaces that size comes first.
     """
-    plain = _plain(name)
-    likeness = {sku: SequenceMatcher(None, plain, known).ratio() for known, sku in _by_plain_name().items()}
-    similar = sorted((sku for sku in likeness if likeness[sku] >= _LEAST_LIKENESS), key=lambda sku: -likeness[sku])
-    suggestions: list[Sku] = []
-    for sku in similar:
-        current = sku if sku.is_current else closest_current(sku)[0]
-        if current not in suggestions:
-            suggestions.append(current)
-    return tuple(suggestions[:most])
+    known = _by_plain_name()
+    similar = (known[each] for each in get_close_matches(_plain(name), known, n=len(known), cutoff=_LEAST_LIKENESS))
+    return tuple(dict.fromkeys(sku if sku.is_current else closest_current(sku)[0] for sku in similar))[:most]
 
 
 def closest_current(sku: Sku, most: int = 3) -> tuple[Sku, ...]:
@@ -174,13 +166,11 @@ def closest_current(sku: Sku, most: int = 3) -> tuple[Sku, ...]:
 
 def retirement_of(sku: Sku) -> str:
     """Return what to know before using a size that is retired, or about to be; empty for a current one."""
-    if sku.is_retired:
-        instead = ", ".join(other.name for other in closest_current(sku))
-        return f"{sku.name} was retired on {sku.retirement_date}; closest current sizes: {instead}"
     if sku.is_current:
         return ""
     when = f" on {sku.retirement_date}" if sku.retirement_date else ""
-    return f"{sku.name} is about to be retired{when} ({sku.status})"
+    what = f"was retired{when}" if sku.is_retired else f"is about to be retired{when} ({sku.status})"
+    return f"{sku.name} {what}; closest current sizes: {', '.join(other.name for other in closest_current(sku))}"
 
 
 def _plain(name: str) -> str:

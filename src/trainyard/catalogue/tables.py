@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from trainyard import printing
-from trainyard.catalogue.prices import KINDS, price_of, prices_of
-from trainyard.catalogue.skus import Sku, closest_current
+from trainyard.catalogue.prices import all_prices, price_of
+from trainyard.catalogue.skus import Sku, retirement_of
 
 _OVERVIEW = ("SKU", "GPUs", "GPU", "GB each", "bf16", "InfiniBand", "vCPUs", "RAM GiB", "$/hour", "status")
 _RIGHT_ALIGNED = [_OVERVIEW.index(name) for name in ("GPUs", "GB each", "vCPUs", "RAM GiB", "$/hour")]
@@ -38,76 +38,61 @@ def _overview_row(sku: Sku) -> tuple[str, ...]:
 
 def one_in_full(sku: Sku) -> str:
     """Return everything known about one machine, with sources."""
-    prices = [(kind, price) for kind in KINDS for price in prices_of(sku, kind)]
-    facts: list[tuple[str, str | None]] = [
-        ("status", _status(sku)),
-        ("in Azure ML's table", sku.listed_in_azure_ml_docs),
+    prices = [price for price in all_prices() if price.sku == sku.name]
+    facts = [
+        ("status", retirement_of(sku) or sku.status),
         ("GPUs", f"{_gpus(sku)} x {sku.gpu_model} ({sku.gpu_architecture})" if sku.gpu_count else "none"),
-        ("GPU memory", _with_unit(sku.gpu_memory_gb_each, f"GB each, {_figure(sku.gpu_memory_gb_total)} GB in all")),
-        ("GPU memory bandwidth", _with_unit(sku.memory_gbyte_per_second_each, "GB/s each")),
-        ("dense fp16", _with_unit(sku.fp16_dense_tflops_each, "TFLOP/s each")),
-        (
-            "dense bf16",
-            _with_unit(sku.bf16_dense_tflops_each, "TFLOP/s each") or ("no hardware" if sku.gpu_count else None),
-        ),
-        ("dense fp8", _with_unit(sku.fp8_dense_tflops_each, "TFLOP/s each")),
-        ("GPU interconnect", sku.nvlink if sku.gpu_count else None),
-        ("InfiniBand", _infiniband(sku)),
-        ("Ethernet", _with_unit(sku.ethernet_gbit_per_second, "Gbit/s")),
-        ("processor", f"{sku.vcpus} vCPUs ({sku.cpu_architecture}), {_figure(sku.ram_gib)} GiB RAM"),
-        ("disk", _disk(sku)),
-        ("all-reduce floor", _with_unit(sku.health_check_allreduce_gbyte_per_second, "GB/s (Azure's health check)")),
-        ("network floor", _with_unit(sku.network_floor_gbyte_per_second, "GB/s (three quarters of InfiniBand)")),
-        ("NCCL settings", " ".join(f"{name}={value}" for name, value in sku.nccl_settings.items()) or None),
-        *((kind, f"${each.usd_per_hour:.2f} an hour, {each.seen} ({each.source})") for kind, each in prices),
-        ("price", None if prices else "no price found"),
-        ("notes", sku.notes),
-        ("source", sku.source),
-        ("FLOP/s source", sku.flops_source),
-        ("bandwidth source", sku.memory_bandwidth_source),
+        *((label, text.format(sku)) for label, text in _OF_GPUS if sku.gpu_count),
+        ("InfiniBand", _INFINIBAND.format(sku) if sku.rdma else "none: several nodes talk over Ethernet"),
+        *((label, text.format(sku)) for label, text in _OF_MACHINE),
+        ("NCCL settings", " ".join(f"{name}={value}" for name, value in sku.nccl_settings.items()) or _UNKNOWN),
+        *((each.kind, f"${each.usd_per_hour:.2f} an hour, {each.seen} ({each.source})") for each in prices),
+        ("price", _UNKNOWN if prices else "no price found"),
     ]
-    known = [(label, text) for label, text in facts if text]
+    known = [(label, text) for label, text in facts if not text.startswith(_UNKNOWN)]
     return "\n".join([sku.name, *printing.facts(known, 22)])
+
+
+_UNKNOWN = "None"
+_INFINIBAND = (
+    "{0.infiniband_links} x {0.infiniband_gbit_per_second_per_link} Gbit/s, "
+    "{0.infiniband_gbit_per_second_per_gpu} Gbit/s per GPU"
+)
+_OF_GPUS = (
+    ("GPU memory", "{0.gpu_memory_gb_each} GB each, {0.gpu_memory_gb_total} GB in all"),
+    ("GPU memory bandwidth", "{0.memory_gbyte_per_second_each} GB/s each"),
+    ("dense fp16", "{0.fp16_dense_tflops_each} TFLOP/s each"),
+    ("dense bf16", "{0.bf16_dense_tflops_each} TFLOP/s each"),
+    ("dense fp8", "{0.fp8_dense_tflops_each} TFLOP/s each"),
+    ("GPU interconnect", "{0.nvlink}"),
+)
+_OF_MACHINE = (
+    ("Ethernet", "{0.ethernet_gbit_per_second} Gbit/s"),
+    ("processor", "{0.vcpus} vCPUs ({0.cpu_architecture}), {0.ram_gib} GiB RAM"),
+    ("temporary disk", "{0.temporary_disk_gib} GiB"),
+    ("NVMe", "{0.nvme_gib_total} GiB"),
+    ("all-reduce floor", "{0.health_check_allreduce_gbyte_per_second} GB/s (Azure's health check)"),
+    ("network floor", "{0.network_floor_gbyte_per_second} GB/s (three quarters of InfiniBand)"),
+    ("in Azure ML's table", "{0.listed_in_azure_ml_docs}"),
+    ("notes", "{0.notes}"),
+    ("source", "{0.source}"),
+    ("FLOP/s source", "{0.flops_source}"),
+    ("bandwidth source", "{0.memory_bandwidth_source}"),
+)
 
 
 def as_json(skus: Sequence[Sku]) -> str:
     """Return a JSON list of objects with every fact, for other programs."""
-    prices = ([asdict(price) for kind in KINDS for price in prices_of(sku, kind)] for sku in skus)
-    return printing.json_text([{**asdict(sku), "prices": each} for sku, each in zip(skus, prices, strict=True)])
-
-
-def _status(sku: Sku) -> str:
-    if sku.is_current:
-        return sku.status
-    closest = ", ".join(other.name for other in closest_current(sku))
-    date = f" ({sku.retirement_date})" if sku.retirement_date else ""
-    return f"{sku.status}{date}; closest current: {closest}"
+    prices = [asdict(price) for price in all_prices()]
+    return printing.json_text(
+        [{**asdict(sku), "prices": [each for each in prices if each["sku"] == sku.name]} for sku in skus]
+    )
 
 
 def _gpus(sku: Sku) -> str:
     if sku.gpu_fraction is not None and sku.gpu_fraction < 1:
         return str(sku.gpu_fraction)
     return str(sku.gpu_count) if sku.gpu_count else "-"
-
-
-def _infiniband(sku: Sku) -> str:
-    if not sku.rdma:
-        return "none: several nodes talk over Ethernet"
-    each = _figure(sku.infiniband_gbit_per_second_per_link)
-    return f"{sku.infiniband_links} x {each} Gbit/s, {_figure(sku.infiniband_gbit_per_second_per_gpu)} Gbit/s per GPU"
-
-
-def _disk(sku: Sku) -> str | None:
-    parts = [
-        f"{_figure(size)} GiB {kind}"
-        for size, kind in ((sku.temporary_disk_gib, "temporary"), (sku.nvme_gib_total, "NVMe"))
-        if size
-    ]
-    return ", ".join(parts) or None
-
-
-def _with_unit(value: float | None, unit: str) -> str | None:
-    return f"{_figure(value)} {unit}" if value is not None else None
 
 
 def _figure(value: float | None) -> str:

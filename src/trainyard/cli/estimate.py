@@ -11,7 +11,6 @@ import click
 from click.core import ParameterSource
 
 from trainyard.catalogue.gpus import find_gpu
-from trainyard.catalogue.prices import in_region
 from trainyard.catalogue.skus import find_sku
 from trainyard.cli import working_folder
 from trainyard.cli.parameters import Amount, AtLeast, OneOf, PathOf
@@ -39,6 +38,8 @@ from trainyard.render.project import NoProject
 from trainyard.settings.steps.training import Training
 
 _LONGEST_DEFAULT = 8192
+_NEEDS = "needs --search or --what-if"
+_EXAMPLES = "--sku Standard_ND96isr_H100_v5 or --gpu H100-SXM"
 _WHAT_IF_FORMATS = ("markdown", "html")
 _FORMATS = ("text", "json", *_WHAT_IF_FORMATS)
 _ENGINES_THAT_OFFLOAD = {"optimizer": ("zero1", "zero2", "zero3"), "all": ("fsdp", "zero3")}
@@ -49,7 +50,6 @@ _ENGINES_THAT_OFFLOAD = {"optimizer": ("zero1", "zero2", "zero3"), "all": ("fsdp
 @click.option("--task", metavar="MODULE:CLASS|FILE", help="A task of your own, or its settings file; needs --data.")
 @click.option("--data", type=PathOf("folder"), help="With --task: a dataset that a step prepared.")
 @click.option("--sku", metavar="NAME", multiple=True, help="An Azure size; several with --search and --what-if.")
-@click.option("--region", metavar="NAME", default="", help="Of prices, such as eastus.  [default: the newest]")
 @click.option("--gpu", metavar="NAME", help="A GPU such as H100-SXM, in the machines it is usually in.")
 @click.option("--nodes", type=AtLeast(1), default=1, show_default=True)
 @click.option("--gpus-per-node", type=AtLeast(1), help="If not all of a node's.")
@@ -88,7 +88,6 @@ def estimate(
     task: str | None,
     data: Path | None,
     sku: tuple[str, ...],
-    region: str,
     gpu: str | None,
     nodes: int,
     gpus_per_node: int | None,
@@ -115,27 +114,28 @@ def estimate(
       trainyard estimate --model path/to/config.json --nodes 4 --sequence-length 4096 --search
       trainyard estimate --task settings/train.yaml --data data/prepared --sku Standard_NC64as_T4_v3 --engine ddp
     """
-    if sku and gpu:
-        raise UsageError("expected --sku or --gpu, not both")
-    if network_gbit and not gpu:
-        raise UsageError("--network-gbit needs --gpu; an Azure size has a network of its own")
-    if gpus_per_node and not (sku or gpu):
-        raise UsageError("--gpus-per-node needs --sku or --gpu")
-    if region and gpu:
-        raise UsageError("--region needs Azure's sizes; a --gpu has no price")
-    if output_format in _WHAT_IF_FORMATS and not compares:
-        raise UsageError(f"--format {output_format} needs --what-if")
-    if searches and compares:
-        raise UsageError("expected --search or --what-if, not both")
+    explores = searches or compares
+    _refuse(
+        {
+            "expected --sku or --gpu, not both": sku and gpu,
+            "--network-gbit needs --gpu; an Azure size has a network of its own": network_gbit and not gpu,
+            "--gpus-per-node needs --sku or --gpu": gpus_per_node and not (sku or gpu),
+            f"--format {output_format} needs --what-if": output_format in _WHAT_IF_FORMATS and not compares,
+            "expected --search or --what-if, not both": searches and compares,
+            f"--global-batch-size {_NEEDS}; a step has as many samples as follow": global_batch_size and not explores,
+            f"several --sku: that {_NEEDS}": len(sku) > 1 and not explores,
+            f"missing --sku or --gpu, such as {_EXAMPLES}; --search tries all sizes": not (sku or gpu or explores),
+        }
+    )
     architecture = _model(model, task, data, flags)
-    sizes = [in_region(each, region) for each in map(find_sku, sku)] if sku or gpu else current_sizes(region)
+    sizes = [find_sku(name) for name in sku] if sku or gpu else current_sizes()
 
     def machines_of(count: int) -> list[Machines]:
         if gpu:
             return [machines_of_gpu(find_gpu(gpu), count, gpus_per_node, network_gbit)]
         return [machines_of_sku(each, count, gpus_per_node) for each in sizes]
 
-    if searches or compares:
+    if explores:
         numbers = [*(count for count in SCALING_NODES if count < nodes), nodes]
         candidates = [each for count in numbers for each in machines_of(count)]
         if len(sizes) > 1:
@@ -144,29 +144,26 @@ def estimate(
         samples = _samples(wanted, tokens, images, epochs)
         scope = Scope(headroom / 100, _fixed(), global_batch_size)
         if searches:
-            show = reporters.search_as_json if output_format == "json" else reporters.search_as_text
-            click.echo(show(search(wanted, candidates, scope), samples))
+            click.echo(reporters.search_as(output_format, search(wanted, candidates, scope), samples))
             return
         found = what_if(wanted, candidates, scope)
-        if output_format == "html":
+        if output_format == "html" and found:
             from trainyard.report.plan_page import what_if_as_html  # Jinja takes a tenth of a second to import
 
             click.echo(what_if_as_html(found, samples))
         else:
             click.echo(reporters.what_if_as(output_format, found, samples))
         return
-    if global_batch_size is not None:
-        raise UsageError("--global-batch-size needs --search or --what-if; a step has as many samples as follow")
-    if len(sku) > 1:
-        raise UsageError("several --sku need --search or --what-if")
-    if not sku and not gpu:
-        raise UsageError(
-            "missing --sku or --gpu, such as --sku Standard_ND96isr_H100_v5 or --gpu H100-SXM; --search tries all sizes"
-        )
     training = _training(architecture, machines_of(nodes)[0], flags)
     samples = _samples(training, tokens, images, epochs)
     report = reporters.as_json if output_format == "json" else reporters.as_text
     click.echo(report(estimator.estimate(training), samples))
+
+
+def _refuse(reasons: Mapping[str, object]) -> None:
+    """Raise UsageError with the first reason that applies."""
+    if found := [reason for reason, applies in reasons.items() if applies]:
+        raise UsageError(found[0])
 
 
 def _fixed() -> frozenset[str]:
@@ -218,19 +215,19 @@ def _training(model: Architecture | ImageModel, machines: Machines, flags: Mappi
         rank, is_quantized = flags["lora_rank"] or Training.lora_rank, flags["tuning"] == "qlora"
         adapters = Adapters(rank, flags["lora_targets"], is_quantized)
         adapters.matrices(model)
-    if optimizer != "adamw" and engine != "ddp":
-        raise UsageError(f"--optimizer {optimizer} needs --engine ddp: the other engines have AdamW only")
-    if optimizer == "adafactor" and isinstance(model, ImageModel):
-        raise UsageError("--optimizer adafactor: its state is estimated for language models only")
-    if engine != "fsdp" and (shard_size or flags["keeps_gathered"]):
-        raise UsageError(f"--{'shard-size' if shard_size else 'no-reshard'} needs --engine fsdp")
-    if shard_size and machines.world_size % shard_size:
-        raise UsageError(
-            f"--shard-size {shard_size}: {machines.world_size} GPUs are not whole replicas of {shard_size}"
-        )
     engines = _ENGINES_THAT_OFFLOAD.get(offload, (engine,))
-    if engine not in engines:
-        raise UsageError(f"--offload {offload} needs --engine {' or '.join(engines)}")
+    of_fsdp, all_gpus = "shard-size" if shard_size else "no-reshard", machines.world_size
+    needs_ddp = optimizer != "adamw" and engine != "ddp"
+    is_uncounted = optimizer == "adafactor" and isinstance(model, ImageModel)
+    _refuse(
+        {
+            f"--optimizer {optimizer} needs --engine ddp: the other engines have AdamW only": needs_ddp,
+            "--optimizer adafactor: its state is estimated for language models only": is_uncounted,
+            f"--{of_fsdp} needs --engine fsdp": engine != "fsdp" and (shard_size or flags["keeps_gathered"]),
+            f"--shard-size {shard_size}: {all_gpus} GPUs are not whole replicas of it": all_gpus % (shard_size or 1),
+            f"--offload {offload} needs --engine {' or '.join(engines)}": engine not in engines,
+        }
+    )
     length = 1
     if isinstance(model, Architecture):
         length = flags["sequence_length"] or min(model.positions or _LONGEST_DEFAULT, _LONGEST_DEFAULT)

@@ -6,23 +6,25 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
+from statistics import median_high
 
 import click
 
 from trainyard.catalogue.gpus import gpu_of
 from trainyard.catalogue.skus import find_sku
-from trainyard.cli.parameters import AtLeast, OneOf, PathOf, chosen_file, file_argument
+from trainyard.cli.parameters import Amount, AtLeast, OneOf, PathOf, chosen_file, file_argument
 from trainyard.cli.rendered_aside import rendered_aside
-from trainyard.cli.working_folder import project, runs_folder
+from trainyard.cli.working_folder import keep_out_of_git, private_folder, project, runs_folder
 from trainyard.errors import UsageError, UserError
 from trainyard.lint.config import computes_for
-from trainyard.plan import reporters
+from trainyard.plan import corrections, reporters
 from trainyard.plan.estimate.config_file import find_model
 from trainyard.plan.estimate.estimator import estimate
 from trainyard.plan.estimate.training import machines_of_sku
-from trainyard.plan.job_plans import METRICS_FILE, JobPlan, Measured, Plan, read_measured
+from trainyard.plan.job_plans import METRICS_FILE, JobPlan, Measured, Plan
 from trainyard.plan.planner import plan as plan_pipeline
 from trainyard.plan.reporters import OnProfile
+from trainyard.plan.training_jobs import Stated
 from trainyard.project_files import limit_reading, root_of
 from trainyard.render.layers import read_layers
 from trainyard.render.project import NoProject
@@ -44,6 +46,8 @@ _METRICS_PORT = "metrics"
 @click.option("--max-usd", type=AtLeast(0.0), help="Exit with 1 if all trainings cost more on demand, for CI.")
 @click.option("--must-fit", is_flag=True, help="Exit with 1 if a training does not fit in memory, for CI.")
 @click.option("--base-model", metavar="NAME|PATH", help="What a base model that Azure ML keeps is: llama-3.2-1b.")
+@click.option("--tokens", type=Amount(), help="Tokens of the training data, such as 300B, for its number of steps.")
+@click.option("--images", type=Amount(), help="The same for images, such as 1.28M.")
 @click.option("--root", type=PathOf("folder"), help="Read nothing outside of it.  [default: the repository]")
 def plan(
     file: str | None,
@@ -56,6 +60,8 @@ def plan(
     max_usd: float | None,
     must_fit: bool,
     base_model: str | None,
+    tokens: float | None,
+    images: float | None,
     root: Path | None,
 ) -> None:
     """Show what a pipeline takes: machines and batches, memory and time of its training, what it costs.
@@ -79,12 +85,9 @@ def plan(
       trainyard plan --against HEAD~1 --format markdown > comment.md
     """
     if against is not None:
-        if from_run is not None:
-            raise click.UsageError("--against and --from-run exclude each other: a run measured one version only")
-        if base_model is not None:
-            raise click.UsageError("--against and --base-model exclude each other; leave --base-model out")
-        if profile is not None or sku is not None:
-            raise click.UsageError("--against plans files as they are; leave --profile and --sku out")
+        given = {"profile": profile, "sku": sku, "base-model": base_model, "tokens": tokens, "images": images}
+        if unsuited := [f"--{flag}" for flag, value in {**given, "from-run": from_run}.items() if value is not None]:
+            raise click.UsageError(f"--against and {' and '.join(unsuited)} exclude each other; files are as they are")
         from trainyard.cli.plan_difference import plan_against, plan_all_against  # a tenth of the time of a plan
 
         if file is not None or file_option is not None:
@@ -98,14 +101,12 @@ def plan(
         _fail_for([*compared.broken, *chain.from_iterable(beyond)])
         return
     chosen, store = chosen_file(file, file_option, profile), DocumentStore()
-    base = find_model(base_model) if base_model is not None else None
+    stated = Stated(find_model(base_model) if base_model is not None else None, tokens, images)
     path = chosen if profile is None else rendered_aside(chosen, profile, {})
     limit_reading(root or root_of([path]))
     pipeline = load_job(path, store, strict=True, on_azure=True)
-    size_of_unknown = find_sku(sku).name if sku is not None else ""
-    computes = Computes(store, computes_for([chosen]), size_of_unknown)
-    planned = plan_pipeline(pipeline, computes, base)
-    planned = _with_measured(planned, chosen, Path(from_run) if from_run else None)
+    computes = Computes(store, computes_for([chosen]), find_sku(sku).name if sku is not None else "")
+    planned = _with_measured(plan_pipeline(pipeline, computes, stated), chosen, Path(from_run) if from_run else None)
     profiles = _on_profiles(planned)
     if output_format == "html":
         from trainyard.report.plan_page import as_html
@@ -122,18 +123,50 @@ def _fail_for(problems: Sequence[str]) -> None:
 
 
 def _with_measured(planned: Plan, file: Path, from_run: Path | None) -> Plan:
-    """Return the plan with the figures of a run: those of `from_run`, else of the newest local run of this file."""
+    """Return the plan with the figures of a run: those of `from_run`, else of the newest local run of this file.
+
+    Those of `from_run` are kept, and correct later plans of trainings alike.
+    """
     if from_run is None:
-        return replace(planned, jobs=tuple(replace(job, measured=_local_run(job, file)) for job in planned.jobs))
+        runs = corrections.kept_runs(private_folder())
+        found = {job.name: corrections.corrected(job.estimate, runs) for job in planned.jobs if job.estimate}
+        jobs = (replace(job, estimate=found.get(job.name), measured=_local_run(job, file)) for job in planned.jobs)
+        return replace(planned, jobs=tuple(jobs))
     metrics = from_run / METRICS_FILE if from_run.is_dir() else from_run
     if not metrics.is_file():
         raise UsageError(f"--from-run {from_run}: no such file; expected a {METRICS_FILE}")
-    trainings = [job.name for job in planned.jobs if job.is_training]
+    trainings = [job for job in planned.jobs if job.is_training]
     if len(trainings) != 1:
         raise UsageError(f"--from-run needs a pipeline with one training; this one has {len(trainings)}")
+    (training,) = trainings
     measured = read_measured(metrics, str(from_run), processes=None, replaces=True)
-    jobs = (replace(job, measured=measured) if job.name in trainings else job for job in planned.jobs)
+    if training.estimate and training.estimate.time and measured.step_seconds:
+        ratio = measured.step_seconds / training.estimate.time.total
+        alike = corrections.keep(keep_out_of_git(), str(metrics.resolve()), training.estimate, ratio)
+        click.echo(f"note: kept for this project: later plans of {alike} are corrected by it", err=True)
+    jobs = (replace(job, measured=measured) if job is training else job for job in planned.jobs)
     return replace(planned, jobs=tuple(jobs))
+
+
+def read_measured(file: Path, source: str, *, processes: int | None, replaces: bool) -> Measured:
+    """Return what a metrics.jsonl says. UsageError for a file with lines that are not of one, and without a step."""
+    from trainyard.report.job_results import read_metrics
+
+    found, broken = read_metrics([file])
+    if broken or not found.series:
+        line, none = (broken or [1])[0], "" if found.series else "; there are no steps in it"
+        raise UsageError(f"{file}:{line}: not a line of metrics.jsonl: expected an object with a step{none}")
+    series = {name: [value for _, value in points] for name, points in found.series.items()}
+    middle = {name: median_high(values) for name, values in series.items()}
+    return Measured(
+        source=source,
+        steps=int(max(series["step"])),
+        step_seconds=series.get("run_step_seconds_p50", [0.0])[-1] or middle.get("step_seconds_p50"),
+        tokens_per_second=middle.get("tokens_per_second"),
+        peak_memory_bytes=series.get("peak_memory_bytes", [None])[-1],
+        processes=processes,
+        replaces=replaces,
+    )
 
 
 def _local_run(job: JobPlan, file: Path) -> Measured | None:
@@ -171,12 +204,12 @@ def _on_profiles(planned: Plan) -> list[OnProfile]:
     except NoProject:
         return []
     found = []
-    documents = DocumentStore()
+    documents, runs = DocumentStore(), corrections.kept_runs(private_folder())
     for file in sorted(here.profiles.glob("*.yaml")):
         profile = read_layers(here, file.stem, {}, documents.read).data
         if "sku" not in profile or gpu_of(find_sku(profile["sku"])) is None:
             continue
         machines = machines_of_sku(find_sku(profile["sku"]), profile["nodes"])
         changed = replace(training.estimate.training, machines=machines, precision=profile["precision"])
-        found.append(OnProfile(file.stem, training.name, estimate(changed)))
+        found.append(OnProfile(file.stem, training.name, corrections.corrected(estimate(changed), runs)))
     return found

@@ -190,19 +190,19 @@ def _places(meanings: Iterable[Meaning], values_of: Callable[[Meaning], Iterator
 def _values(meaning: Meaning) -> Iterator[_Value]:
     difference = meaning.difference
     for figures in difference.figures.values() if difference is not None else ():
-        yield from (_of_figure(figure) for figure in figures if figure.name in _FIGURES)
+        yield from (_of_figure(figure) for figure in figures if figure.figure.name in _FIGURES)
     for change in difference.changes if difference is not None else meaning.changes:
         yield _Value(change.key, *shortened(change))
 
 
 def _costs(meaning: Meaning) -> Iterator[_Value]:
     for figure in meaning.difference.totals if meaning.difference is not None else ():
-        if figure.name in _COSTS:
+        if figure.figure.name in _COSTS:
             yield _of_figure(figure)
 
 
 def _of_figure(figure: FigureChange) -> _Value:
-    return _Value(figure.label, figure.before_text, figure.after_text, times(figure))
+    return _Value(figure.figure.label, *figure.texts, times(figure))
 
 
 def _without_repeated(places: dict[_Value, list[str]]) -> dict[_Value, list[str]]:

@@ -32,12 +32,14 @@ class PlanFigure:
 class FigureChange:
     """A figure that differs; None is one that is not known, or of a job that is not there."""
 
-    name: str
-    label: str
+    figure: PlanFigure
     before: Any
     after: Any
-    before_text: str
-    after_text: str
+
+    @property
+    def texts(self) -> tuple[str, str]:
+        """The old and the new figure as text."""
+        return self.figure.text(self.before), self.figure.text(self.after)
 
     @property
     def ratio(self) -> float | None:
@@ -65,10 +67,6 @@ def _machines_of_trials(job: JobPlan) -> int | None:
     return job.kind.machines if job.kind.machines != job.processes.nodes else None
 
 
-def _seconds(hours: float | None) -> float | None:
-    return hours * 3600 if hours is not None else None
-
-
 FIGURES = (
     PlanFigure("sku", "machine", _at("sku", "name")),
     PlanFigure("nodes", "nodes", _at("processes", "nodes"), count),
@@ -87,7 +85,7 @@ FIGURES = (
     PlanFigure("step_seconds", "time of a step", _at("step_seconds"), duration),
     PlanFigure("tokens_per_second", "tokens a second", _at("estimate", "tokens_per_second"), count),
     PlanFigure("samples_per_second", "samples a second", _at("estimate", "samples_per_second"), count),
-    PlanFigure("training_seconds", "time of all steps", lambda job: _seconds(job.hours), duration),
+    PlanFigure("training_seconds", "time of all steps", _at("seconds"), duration),
     PlanFigure("on_demand_usd_per_hour", "on demand, an hour", _at("on_demand", "usd_per_hour"), _usd),
     PlanFigure("spot_usd_per_hour", "spot, an hour", _at("spot", "usd_per_hour"), _usd),
     PlanFigure("usd_per_billion_tokens", "a billion tokens", _at("estimate", "usd_per_billion_tokens"), _usd),
@@ -102,7 +100,7 @@ _TOTALS = (
 )
 
 _RUN = (
-    PlanFigure("training_seconds", "time of all trainings", lambda plan: _seconds(plan.training_hours), duration),
+    PlanFigure("training_seconds", "time of all trainings", _at("training_seconds"), duration),
     PlanFigure("on_demand_usd", "all trainings on demand", _at("training_usd"), _usd),
 )
 
@@ -166,10 +164,5 @@ def _jobs_missing(of: Plan, without: Plan) -> list[JobPlan | UnplannedJob]:
 
 
 def _changed(figures: Iterable[PlanFigure], was: Any, now: Any) -> list[FigureChange]:
-    changes = []
-    for figure in figures:
-        before, after = figure.of(was), figure.of(now)
-        if before != after:
-            texts = figure.text(before), figure.text(after)
-            changes.append(FigureChange(figure.name, figure.label, before, after, *texts))
-    return changes
+    changes = (FigureChange(figure, figure.of(was), figure.of(now)) for figure in figures)
+    return [each for each in changes if each.before != each.after]

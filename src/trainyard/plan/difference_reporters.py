@@ -93,7 +93,7 @@ def as_json(found: PlanDifference) -> str:
 
 
 def _figures_as_json(figures: Sequence[FigureChange]) -> dict[str, Any]:
-    return {figure.name: {"before": figure.before, "after": figure.after} for figure in figures}
+    return {figure.figure.name: {"before": figure.before, "after": figure.after} for figure in figures}
 
 
 def rows_of(found: PlanDifference) -> dict[str, Any]:
@@ -158,7 +158,7 @@ def times(figure: FigureChange) -> str:
 
 
 def _figure_row(figure: FigureChange) -> tuple[str, str, str, str]:
-    return figure.label, figure.before_text, figure.after_text, times(figure)
+    return figure.figure.label, *figure.texts, times(figure)
 
 
 def _setting_row(change: Change) -> tuple[str, str, str, str]:

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from graphlib import TopologicalSorter
-from pathlib import Path
-from typing import Any
 
 from trainyard.catalogue.prices import Price
 from trainyard.catalogue.skus import Sku
-from trainyard.errors import UsageError
 from trainyard.plan.estimate.estimator import Estimate
 from trainyard.plan.estimate.money import RESTART_SECONDS
 from trainyard.plan.job_sizes import JobBatch, JobKind
-from trainyard.settings.files import read_regular
 from trainyard.spec.model import ProcessCounts
 
 METRICS_FILE = "metrics.jsonl"
-_LARGEST_METRICS_BYTES = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -37,50 +31,6 @@ class Measured:
     peak_memory_bytes: float | None
     processes: int | None
     replaces: bool
-
-
-def read_measured(file: Path, source: str, *, processes: int | None, replaces: bool) -> Measured:
-    """Return what a metrics.jsonl says. UsageError for a file that is not one, or that has no step."""
-    try:
-        texts = read_regular(file, _LARGEST_METRICS_BYTES).decode("utf-8").splitlines()
-    except UnicodeDecodeError:
-        raise UsageError(f"{file}: not a metrics.jsonl: not text") from None
-    lines = [_line(text, f"{file}:{number}") for number, text in enumerate(texts, start=1)]
-    steps = [line["step"] for line in lines if isinstance(line.get("step"), int)]
-    if not steps:
-        raise UsageError(f"{file}: no steps in this metrics.jsonl")
-    return Measured(
-        source=source,
-        steps=max(steps),
-        step_seconds=_last(lines, "run_step_seconds_p50") or _median(lines, "step_seconds_p50"),
-        tokens_per_second=_median(lines, "tokens_per_second"),
-        peak_memory_bytes=_last(lines, "peak_memory_bytes"),
-        processes=processes,
-        replaces=replaces,
-    )
-
-
-def _line(text: str, place: str) -> dict[str, Any]:
-    try:
-        line = json.loads(text)
-    except ValueError as error:
-        raise UsageError(f"{place}: not a line of metrics.jsonl: {error}") from None
-    if not isinstance(line, dict):
-        raise UsageError(f"{place}: not a line of metrics.jsonl: expected an object")
-    return line
-
-
-def _numbers(lines: list[dict[str, Any]], name: str) -> list[float]:
-    return [float(line[name]) for line in lines if isinstance(line.get(name), (int, float))]
-
-
-def _last(lines: list[dict[str, Any]], name: str) -> float | None:
-    return next(reversed(_numbers(lines, name)), None)
-
-
-def _median(lines: list[dict[str, Any]], name: str) -> float | None:
-    values = sorted(_numbers(lines, name))
-    return values[len(values) // 2] if values else None
 
 
 @dataclass(frozen=True)
@@ -133,6 +83,14 @@ class JobPlan:
         return self.steps
 
     @property
+    def steps_reason(self) -> str:
+        """What to state where the number of a training's steps is not known; empty where it is."""
+        is_text = self.batch is not None and self.batch.sequence_length
+        limit, flag = ("max_steps or max_tokens", "--tokens") if is_text else ("max_steps", "--images")
+        is_known = self.all_steps is not None or not self.is_training
+        return "" if is_known else f"set {limit}, or state how much its data is by {flag} of trainyard plan"
+
+    @property
     def step_seconds(self) -> float | None:
         """The time of a step: as measured on the same machines, else as estimated."""
         if self.measured is not None and self.measured.replaces and self.measured.step_seconds is not None:
@@ -142,22 +100,23 @@ class JobPlan:
         return self.estimate.time.total
 
     @property
-    def hours(self) -> float | None:
+    def seconds(self) -> float | None:
         """The time that is billed: of a start and of all steps."""
-        steps, seconds = self.all_steps, self.step_seconds
-        if steps is None or seconds is None:
-            return None
-        return (RESTART_SECONDS + steps * seconds) / 3600
+        steps, of_step = self.all_steps, self.step_seconds
+        return None if steps is None or of_step is None else RESTART_SECONDS + steps * of_step
 
     @property
     def on_demand_usd(self) -> float | None:
         """The price of a start and all steps on demand."""
-        return self.on_demand.usd_per_hour * self.hours if self.on_demand and self.hours is not None else None
+        return self._usd(self.on_demand)
 
     @property
     def spot_usd(self) -> float | None:
         """The price of a start and all steps on spot machines that are never taken away."""
-        return self.spot.usd_per_hour * self.hours if self.spot and self.hours is not None else None
+        return self._usd(self.spot)
+
+    def _usd(self, price: Price | None) -> float | None:
+        return price.usd_per_hour * self.seconds / 3600 if price and self.seconds is not None else None
 
 
 @dataclass(frozen=True)
@@ -202,9 +161,9 @@ class Plan:
     not_planned: tuple[UnplannedJob, ...] = ()
 
     @property
-    def training_hours(self) -> float | None:
+    def training_seconds(self) -> float | None:
         """The time of all steps of all trainings, one after another; None where that of one is not known."""
-        return self._of_all_trainings(lambda job: job.hours)
+        return self._of_all_trainings(lambda job: job.seconds)
 
     @property
     def training_usd(self) -> float | None:
@@ -220,7 +179,8 @@ class Plan:
         """Return in words what takes more than is allowed: dollars for the trainings, and the memory of machines."""
         found = []
         if max_usd is not None and self.training_usd is None:
-            found.append(f"{self.file}: the price of its trainings is not known, and --max-usd is {max_usd:,.2f}")
+            why = next((f"; {job.steps_reason}" for job in self.jobs if job.steps_reason), "")
+            found.append(f"{self.file}: the price of its trainings is not known, and --max-usd is {max_usd:,.2f}{why}")
         elif max_usd is not None and self.training_usd is not None and self.training_usd > max_usd:
             found.append(f"{self.file}: its trainings cost ${self.training_usd:,.2f}, and --max-usd is {max_usd:,.2f}")
         if must_fit:

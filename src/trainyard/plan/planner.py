@@ -7,15 +7,13 @@ from pathlib import Path
 from types import MappingProxyType
 
 from trainyard import printing
-from trainyard.catalogue.prices import KINDS, in_region, price_of
+from trainyard.catalogue.prices import KINDS, price_of
 from trainyard.catalogue.skus import Sku, UnknownSku, find_sku, retirement_of
 from trainyard.errors import UsageError
-from trainyard.plan.estimate.architectures import Architecture
 from trainyard.plan.estimate.estimator import estimate
-from trainyard.plan.estimate.image_models import ImageModel
 from trainyard.plan.job_plans import JobPlan, Plan, Totals, UnplannedJob, totals_of
 from trainyard.plan.job_sizes import JobBatch, batch_of, kind_of_job
-from trainyard.plan.training_jobs import TrainingJobs, data_shares_of, is_training, steps_of
+from trainyard.plan.training_jobs import NOTHING_STATED, Stated, TrainingJobs, data_shares_of, is_training, steps_of
 from trainyard.settings.quantities import counted
 from trainyard.spec.computes import Computes
 from trainyard.spec.diagnostic import SpecError
@@ -32,14 +30,12 @@ _REFERENCE = "azureml:"
 def plan(
     pipeline: Pipeline,
     computes: Computes,
-    base_model: Architecture | ImageModel | None = None,
+    stated: Stated = NOTHING_STATED,
     values_set: Mapping[str, Value] = MappingProxyType({}),
-    region: str = "",
 ) -> Plan:
     """Return what a pipeline takes. `computes` say which VM size the nodes of each cluster are.
 
-    `values_set` are in place of the pipeline's own, by their keys. `base_model` is what trainings start from, where the
-    pipeline names one that is not here. Prices are of the region, where one is named.
+    `values_set` are in place of the pipeline's own, by their keys.
 
     A job that names its machine (`resources.instance_type`) has that one. Nothing is guessed: if a machine is not
     known, its figures are None and a finding says why. Raises `SpecError` for counts that are unknown or wrong,
@@ -52,9 +48,7 @@ def plan(
         raise SpecError(refused)
     order = resolution.order(resolution.leaves)
     jobs = tuple(
-        _plan_job(resolution.jobs[name], resolution, computes, base_model, region)
-        for name in order
-        if name in resolution.jobs
+        _plan_job(resolution.jobs[name], resolution, computes, stated) for name in order if name in resolution.jobs
     )
     unknown = [resolution.leaves[name] for name in order if name not in resolution.jobs]
     not_planned = tuple(
@@ -84,17 +78,14 @@ def _before(job: JobUse, resolution: Resolution) -> tuple[str, ...]:
     return tuple(name for name in resolution.leaves if name in job.reads_from)
 
 
-def _plan_job(
-    job: JobUse, resolution: Resolution, computes: Computes, base_model: Architecture | ImageModel | None, region: str
-) -> JobPlan:
+def _plan_job(job: JobUse, resolution: Resolution, computes: Computes, stated: Stated) -> JobPlan:
     processes = job.processes()
     compute = _compute(job)
-    known = _sku(job, computes)
-    sku = in_region(known, region) if known else None
+    sku = _sku(job, computes)
     kind = kind_of_job(job, processes.nodes, sku)
     batch = batch_of(job, processes.training_processes, resolution)
     try:
-        found = estimate(TrainingJobs(resolution, base_model).training_of(job, sku, processes, batch))
+        found = estimate(TrainingJobs(resolution, stated).training_of(job, sku, processes, batch))
         reason = ""
     except UsageError as error:
         found, reason = None, str(error)
@@ -118,7 +109,7 @@ def _plan_job(
         estimate=found,
         estimate_reason=reason,
         is_training=is_training(job),
-        steps=steps_of(job),
+        steps=steps_of(job, batch, stated),
         data_shares=data_shares_of(job),
     )
 

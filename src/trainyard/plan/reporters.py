@@ -16,6 +16,7 @@ from trainyard.plan.estimate.estimator import Estimate
 from trainyard.plan.estimate.money import RESTART_SECONDS
 from trainyard.plan.estimate.search import price_of_samples, slowness
 from trainyard.plan.job_plans import JobPlan, Measured, Plan, UnplannedJob
+from trainyard.plan.markdown import prose
 from trainyard.settings.quantities import count, counted, duration
 
 _LABEL_WIDTH = 13
@@ -66,7 +67,8 @@ def as_markdown(plan: Plan, profiles: Sequence[OnProfile] = ()) -> str:
     lines = [f"### Plan of {markdown.code(plan.pipeline)}", "", *markdown.table(header, rows)]
     for job in plan.jobs:
         if job.is_training:
-            lines += ["", f"**{markdown.prose(job.name)}**", "", *map(_fact_as_markdown, training_facts(job))]
+            lines += ["", f"**{prose(job.name)}**", ""]
+            lines += [f"{f'- {label}:' if label else ' '} {prose(text)}" for label, text in training_facts(job)]
     lines += ["", "At one time, at most: " + "; ".join(f"{label} {text}" for label, text in totals_of(plan)) + "."]
     if profiles:
         columns, *of_profiles = profile_table(profiles)
@@ -89,11 +91,6 @@ def _job_row(job: JobPlan) -> tuple[str, ...]:
         _amount(job.on_demand.usd_per_hour if job.on_demand else None),
         _amount(job.spot.usd_per_hour if job.spot else None),
     )
-
-
-def _fact_as_markdown(fact: tuple[str, str]) -> str:
-    label, text = fact
-    return f"- {label}: {markdown.prose(text)}" if label else f"  {markdown.prose(text)}"
 
 
 def as_json(plan: Plan, profiles: Sequence[OnProfile] = ()) -> str:
@@ -126,7 +123,9 @@ def facts_of(job: JobPlan) -> list[tuple[str, str]]:
     facts = [("processes", str(job.processes)), ("compute", job.compute or "none named")]
     facts += job.kind.facts
     if job.sku is not None:
-        facts.append(("machine", f"{job.kind.machines} × {_machine(job.sku)}, {_network(job.sku)}"))
+        infiniband = f"InfiniBand {job.sku.infiniband_gbit_per_second_total:g} Gbit/s a node"
+        network = infiniband if job.sku.rdma else "no InfiniBand"
+        facts.append(("machine", f"{job.kind.machines} × {_machine(job.sku)}, {network}"))
         if job.sku.gpu_count and job.gpus_idle_per_node:
             facts.append(("GPUs", _gpus(job)))
     if job.batch is not None and job.batch.fits:
@@ -154,7 +153,7 @@ def training_facts(job: JobPlan) -> list[tuple[str, str]]:
         facts.append(("measured", _measured(job.measured)))
         if job.estimate is not None and job.measured.replaces and (differences := differences_of(job)):
             facts.append(("", "estimated: " + ", ".join(f"{name} {share:+.0%}" for name, share in differences.items())))
-    if (whole := _whole(job)) is not None:
+    if whole := _whole(job) or (f"not known: {job.steps_reason}" if job.steps_reason else ""):
         facts.append(("whole", whole))
     return facts
 
@@ -216,7 +215,7 @@ def _measured(measured: Measured) -> str:
 
 def _whole(job: JobPlan) -> str | None:
     """Return how long all steps take and what they cost; None where either is not known."""
-    if job.all_steps is None or job.hours is None or job.step_seconds is None:
+    if job.all_steps is None or job.seconds is None or job.step_seconds is None:
         return None
     prices = {"on demand": job.on_demand_usd, "on spot": job.spot_usd}
     costs = [f"${usd:,.2f} {kind}" for kind, usd in prices.items() if usd is not None]
@@ -231,10 +230,6 @@ def _machine(sku: Sku) -> str:
         return f"{sku.name} ({sku.vcpus} vCPUs, {sku.ram_gib:g} GiB, no GPU)"
     share = f"{sku.gpu_fraction} of a " if sku.gpu_fraction is not None and sku.gpu_fraction < 1 else ""
     return f"{sku.name} ({sku.gpu_count} × {share}{sku.gpu_model}, {sku.vcpus} vCPUs, {sku.ram_gib:g} GiB)"
-
-
-def _network(sku: Sku) -> str:
-    return f"InfiniBand {sku.infiniband_gbit_per_second_total:g} Gbit/s a node" if sku.rdma else "no InfiniBand"
 
 
 def _gpus(job: JobPlan) -> str:
@@ -273,6 +268,13 @@ def quota_text(vcpus: Mapping[str, int]) -> str:
 
 
 def _job_as_json(job: JobPlan) -> dict[str, Any]:
+    memory = estimates.memory_as_json(job.estimate, job.estimate_reason)
+    time = estimates.time_as_json(job.estimate, job.estimate_reason)
+    if job.measured and job.measured.replaces:
+        size, rate = job.measured.peak_memory_bytes, job.measured.tokens_per_second
+        memory |= {"total_bytes_per_gpu": round(size)} if size is not None and job.estimate else {}
+        time |= {"step_seconds": job.step_seconds}
+        time |= {"tokens_per_second_per_gpu": rate / job.processes.world_size} if rate is not None else {}
     return {
         "type": job.kind.name,
         "component": job.component,
@@ -286,30 +288,12 @@ def _job_as_json(job: JobPlan) -> dict[str, Any]:
         "global_batch_size": job.batch.global_batch_size if job.batch else None,
         "batch": {key: getattr(job.batch, key) for key in _BATCH_KEYS} if job.batch else None,
         "data_shares": dict(job.data_shares),
-        "memory": _memory_as_json(job),
-        "time": _time_as_json(job),
+        "memory": memory,
+        "time": time,
         "money": _money_as_json(job),
         "measured": {**asdict(job.measured), "estimate_differs_by": differences_of(job)} if job.measured else None,
         "findings": list(job.findings),
     }
-
-
-def _memory_as_json(job: JobPlan) -> dict[str, Any]:
-    document = estimates.memory_as_json(job.estimate, job.estimate_reason)
-    measured = job.measured
-    if job.estimate and measured and measured.replaces and measured.peak_memory_bytes is not None:
-        document["total_bytes_per_gpu"] = round(measured.peak_memory_bytes)
-    return document
-
-
-def _time_as_json(job: JobPlan) -> dict[str, Any]:
-    document = estimates.time_as_json(job.estimate, job.estimate_reason)
-    measured = job.measured
-    if measured and measured.replaces and measured.step_seconds is not None:
-        document["step_seconds"] = measured.step_seconds
-        if measured.tokens_per_second is not None:
-            document["tokens_per_second_per_gpu"] = measured.tokens_per_second / job.processes.world_size
-    return document
 
 
 def _money_as_json(job: JobPlan) -> dict[str, Any]:
@@ -322,6 +306,7 @@ def _money_as_json(job: JobPlan) -> dict[str, Any]:
         "the machine is not known": job.sku is None,
         f"the catalogue lacks a price of {job.sku.name if job.sku else ''}": job.sku is not None
         and (job.on_demand is None or job.spot is None),
-        "how long the job takes is not known": job.hours is None,
+        "how long the job takes is not known": job.seconds is None,
+        job.steps_reason: bool(job.steps_reason),
     }
     return estimates.with_reasons(document, *(reason for reason, applies in unknown.items() if applies))

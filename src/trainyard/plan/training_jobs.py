@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,11 +40,23 @@ def is_training(job: JobUse) -> bool:
 
 
 @dataclass(frozen=True)
+class Stated:
+    """What a user states of a pipeline, as its files do not: the base model, and how much the training data is."""
+
+    base_model: Architecture | ImageModel | None = None
+    tokens: float | None = None
+    images: float | None = None
+
+
+NOTHING_STATED = Stated()
+
+
+@dataclass(frozen=True)
 class TrainingJobs:
-    """The trainings of a pipeline. `base_model` is what they start from, if the pipeline names one that is not here."""
+    """The trainings of a pipeline, with what is stated of it."""
 
     resolution: Resolution
-    base_model: Architecture | ImageModel | None = None
+    stated: Stated
 
     def training_of(
         self, job: JobUse, sku: Sku | None, processes: ProcessCounts, batch: JobBatch | None
@@ -133,8 +146,8 @@ class TrainingJobs:
             if not isinstance(text, str) or not (name == "base_model" or "/" in text or Path(text).is_dir()):
                 continue
             if text.startswith("azureml:"):
-                if self.base_model is not None:
-                    return self.base_model
+                if self.stated.base_model is not None:
+                    return self.stated.base_model
                 hint = "say what it is by --base-model, such as llama-3.2-1b or the path of its config.json"
                 raise UsageError(f"the base model {text} is kept in Azure ML; {hint}")
             place = job.setting(name)
@@ -144,8 +157,8 @@ class TrainingJobs:
             configs = folder.rglob("config.json") if is_within_root(folder) else ()
             found = sorted(configs, key=lambda file: len(file.parts))
             if not found:
-                if name == "base_model" and self.base_model is not None:
-                    return self.base_model
+                if name == "base_model" and self.stated.base_model is not None:
+                    return self.stated.base_model
                 raise UsageError(f"the model is in a folder that is not here: {text}")
             return read_config(found[0], images)
         return None
@@ -168,9 +181,18 @@ class TrainingJobs:
         return Images(assumed=f"{IMAGE_SIZE} × {IMAGE_SIZE} images and {known}")
 
 
-def steps_of(job: JobUse) -> int | None:
-    """Return how many optimizer steps a training takes at most, where the pipeline says so."""
-    return whole_number(_value(job, "max_steps"))
+def steps_of(job: JobUse, batch: JobBatch | None, stated: Stated) -> int | None:
+    """Return how many optimizer steps a training takes: the least that max_steps, max_tokens and epochs allow.
+
+    Epochs count where it is stated how much the data is.
+    """
+    steps, tokens, epochs = (whole_number(_value(job, name)) for name in ("max_steps", "max_tokens", "epochs"))
+    limits = [steps] if steps else []
+    if batch and tokens and batch.tokens_per_step:
+        limits.append(math.ceil(tokens / batch.tokens_per_step))
+    if batch and epochs and (amount := stated.tokens if batch.sequence_length else stated.images):
+        limits.append(epochs * math.ceil(amount / (batch.sequence_length or 1) / batch.global_batch_size))
+    return min(limits, default=None)
 
 
 def data_shares_of(job: JobUse) -> dict[str, float | None]:

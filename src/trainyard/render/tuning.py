@@ -11,7 +11,7 @@ from typing import Any
 from trainyard.errors import UsageError
 from trainyard.plan.estimate.architectures import families
 from trainyard.plan.estimate.config_file import architecture_for_data
-from trainyard.plan.estimate.search import Proposal, propose, propose_unestimated
+from trainyard.plan.estimate.search import Proposal, propose
 from trainyard.plan.estimate.training import TrainingShape, machines_of_sku
 from trainyard.render import rules
 from trainyard.render.profiles import Profile
@@ -48,10 +48,9 @@ def tuning_proposal(
     """
     sku = profile.sku
     if sku is None or not sku.gpu_count:
-        return propose_unestimated(samples, most, "these machines have no GPU", has_gpu=False)
+        return propose(samples, most, None, "these machines have no GPU", has_gpu=False)
     if model_type not in families():
-        reason = f"the size of {model_type} is not known in closed form"
-        return propose_unestimated(samples, most, reason, has_gpu=True)
+        return propose(samples, most, None, f"the size of {model_type} is not known in closed form")
     settings = _settings_of_model(model_overrides)
     try:
         training = TrainingShape(
@@ -64,9 +63,9 @@ def tuning_proposal(
             precision=profile.precision,
             loss_chunk_tokens=loss_chunk_tokens,
         )
-        return propose(training, most)
+        return propose(samples, most, training)
     except UsageError as error:
-        return propose_unestimated(samples, most, str(error), has_gpu=True)
+        return propose(samples, most, None, str(error))
 
 
 def trial_settings(project: Project, step: StepDescription, path: str) -> dict[str, SettingValue]:

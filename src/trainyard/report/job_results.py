@@ -10,7 +10,7 @@ import base64
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -278,31 +278,35 @@ def _number(value: Any) -> float | None:
 
 
 def _metrics(folders: list[Path], notes: list[str]) -> Metrics | None:
-    """Return the complete lines of metrics.jsonl; of two with the same step, as after a restart, the later."""
+    files = [folder / "metrics.jsonl" for folder in folders]
+    found, broken = read_metrics([file for file in files if is_file_within(file, file.parent)])
+    if broken:
+        notes.append(f"{counted(len(broken), 'line')} of metrics.jsonl could not be read; the curves lack these steps.")
+    return found if found.series else None
+
+
+def read_metrics(files: Iterable[Path]) -> tuple[Metrics, list[int]]:
+    """Return the complete lines of metrics.jsonl, and the numbers of others that are not a file's last.
+
+    Of two lines with the same step, as after a restart, the later counts.
+    """
     rows: dict[float, dict[str, Any]] = {}
-    broken = 0
-    for folder in folders:
-        file = folder / "metrics.jsonl"
-        if not is_file_within(file, folder):
-            continue
+    broken: list[int] = []
+    for file in files:
         lines = read_regular(file, _LARGEST_BYTES).decode("utf-8", errors="replace").splitlines()
         for line_number, line in enumerate(lines, start=1):
             row = _logged_step(line)
             if row is not None:
                 rows[row["step"]] = row
             elif line.strip() and line_number < len(lines):
-                broken += 1
-    if broken:
-        notes.append(f"{counted(broken, 'line')} of metrics.jsonl could not be read; the curves lack these steps.")
-    if not rows:
-        return None
+                broken.append(line_number)
     series: dict[str, list[Point]] = {}
     for step in sorted(rows):
         for name, value in rows[step].items():
             number = _number(value)
             if number is not None:
                 series.setdefault(name, []).append((step, math.inf if abs(number) >= _TOO_LARGE_TO_DRAW else number))
-    return Metrics({name: tuple(points) for name, points in series.items()})
+    return Metrics({name: tuple(points) for name, points in series.items()}), broken
 
 
 def _logged_step(line: str) -> dict[str, Any] | None:

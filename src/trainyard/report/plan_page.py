@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate, chain, cycle, repeat
+from itertools import chain, cycle, repeat
 from pathlib import Path
 from typing import Any
 
@@ -43,52 +43,41 @@ def difference_as_html(found: PlanDifference) -> str:
 
 
 def what_if_as_html(found: Sequence[Estimate], samples: float | None) -> str:
-    """Return the page of a training on several machines: its time against its price, and each in a table.
+    """Return the page of a training on several machines, at least one: its time against its price, and a table.
 
     Without a number of rows or images, they are of a billion tokens, or of a million images.
     """
-    training = found[0].training if found else None
-    amount = f"{samples * training.sequence_length:,.0f} {units_of(training)[0]}" if samples and training else ""
-    return _page(
-        "what_if.html.j2",
-        title=model_text(training) if training else "",
-        amount=amount or (f"a {units_of(training)[1]}" if training else ""),
-        rows=table_of(found, samples),
-        chart=_time_and_price(found, samples),
-    )
+    training = found[0].training
+    unit, many = units_of(training)
+    amount = f"{samples * training.sequence_length:,.0f} {unit}" if samples else f"a {many}"
+    chart = _time_and_price(found, samples or (1e6 if training.is_of_images else 1e9 / training.sequence_length))
+    model, rows = (training.architecture.name, model_text(training)), table_of(found, samples)
+    return _page("what_if.html.j2", model=model, amount=amount, rows=rows, chart=chart)
 
 
-def _time_and_price(found: Sequence[Estimate], samples: float | None) -> dict[str, Any]:
-    """Return the scales of time and price, and the trainings of each size as dots on them, the cheapest size first.
+def _time_and_price(found: Sequence[Estimate], samples: float) -> dict[str, Any]:
+    """Return the scales of time and price, a style for each size with a price, the cheapest first, and the dots.
 
-    A dot has its places, its number of nodes and what is shown under the pointer.
+    A dot has its size, its places, its number of nodes and what is shown under the pointer.
     """
-    sizes: dict[str, list[tuple[float, float, Estimate]]] = {}
-    for each in found:
-        training = each.training
-        whole = each.whole_training(samples or (1e6 if training.is_of_images else 1e9 / training.sequence_length))
-        if whole and whole.on_demand_usd is not None and training.machines.sku:
-            sizes.setdefault(training.machines.sku.name, []).append((whole.seconds, whole.on_demand_usd, each))
-    if not sizes:
+    wholes = [(each.training, whole) for each in found if (whole := each.whole_training(samples))]
+    priced = [(training, each.seconds, each.on_demand_usd) for training, each in wholes if each.on_demand_usd]
+    if not priced:
         return {}
-    points = list(chain.from_iterable(sizes.values()))
-    unit, divisor = ("days", 86400) if max(seconds for seconds, _, _ in points) > 2 * 86400 else ("hours", 3600)
-    across = Scale([seconds / divisor for seconds, _, _ in points], _RATIO_OF_LOGARITHMIC)
-    up = Scale([usd for _, usd, _ in points], _RATIO_OF_LOGARITHMIC)
-
-    def dot(seconds: float, usd: float, each: Estimate) -> tuple[float, float, int, str]:
-        training = each.training
-        lines = (machines_text(training), settings_text(training), f"{duration(seconds)}, ${usd:,.0f}")
-        return across.place(seconds / divisor), up.place(usd), training.machines.nodes, "\n".join(lines)
-
-    cheapest_first = sorted(sizes, key=lambda name: min(usd for _, usd, _ in sizes[name]))
-    styled = zip(cheapest_first, chain(STYLES, repeat("other")), strict=False)
-    drawn = [{"name": name, "style": style, "dots": [dot(*each) for each in sizes[name]]} for name, style in styled]
-    return {"unit": unit, "across": across.ticks(), "up": up.ticks(), "sizes": drawn}
+    unit, divisor = ("days", 86400) if max(seconds for _, seconds, _ in priced) > 2 * 86400 else ("hours", 3600)
+    across = Scale([seconds / divisor for _, seconds, _ in priced], _RATIO_OF_LOGARITHMIC)
+    up = Scale([usd for _, _, usd in priced], _RATIO_OF_LOGARITHMIC)
+    dots: list[tuple[str, float, float, int, str]] = []
+    for training, seconds, usd in sorted(priced, key=lambda each: each[2]):
+        lines = machines_text(training), settings_text(training), f"{duration(seconds)}, ${usd:,.0f}"
+        size = training.machines.sku.name if training.machines.sku else ""
+        dots.append((size, across.place(seconds / divisor), up.place(usd), training.machines.nodes, "\n".join(lines)))
+    styles = dict(zip(dict.fromkeys(dot[0] for dot in dots), chain(STYLES, repeat("other")), strict=False))
+    return {"unit": unit, "across": across.ticks(), "up": up.ticks(), "styles": styles, "dots": dots}
 
 
 def _page(template: str, **values: Any) -> str:
-    return page_templates(Path.cwd()).get_template(template).render(**values, is_live=False)
+    return page_templates(Path.cwd()).get_template(template).render(**values, is_live=False, gigabytes=gigabytes)
 
 
 def _graph(plan: Plan, pipeline: Pipeline, *, tall: bool) -> Drawing:
@@ -125,18 +114,7 @@ def _shown(job: JobPlan) -> dict[str, Any]:
 
 
 def _memory(found: Estimate) -> dict[str, Any]:
-    """Return the parts of a GPU's memory in per cent of what there is, or of what is used where that is more."""
-    parts = found.memory.parts()
+    """Return the parts of a GPU's memory, and what there is, or what is used where that is more."""
+    parts = [(*part, style) for part, style in zip(found.memory.parts().items(), cycle(STYLES), strict=False)]
     whole = max(found.available_bytes, found.memory.total)
-    starts = accumulate(parts.values(), initial=0.0)
-    return {
-        "used": gigabytes(found.memory.total),
-        "available": gigabytes(found.available_bytes),
-        "parts": [
-            {
-                "name": name, "size": gigabytes(size), "style": style,
-                "start": round(start / whole * 100, 2), "length": round(size / whole * 100, 2),
-            }
-            for (name, size), start, style in zip(parts.items(), starts, cycle(STYLES), strict=False)
-        ],
-    }  # fmt: skip
+    return {"parts": parts, "used": found.memory.total, "available": found.available_bytes, "whole": whole}

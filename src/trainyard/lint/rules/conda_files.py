@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from trainyard.catalogue.python_packages import is_known_package, known_packages, package_name
+from trainyard.catalogue.python_packages import known_packages, package_name
 from trainyard.lint.checks import LintContext, LintedFile, check, known_words
 from trainyard.settings.regex import regex
 from trainyard.settings.suggestions import one_slip_from, only_close
@@ -186,7 +186,7 @@ def _other_name(package: CondaPackage) -> Iterator[Diagnostic]:
     if right is not None:
         message = f"{where} cannot install '{name}': the package is called {right}"
         yield PINS_CONFLICT.at(package.node.span, message, f"Write {right}.", severity="warning")
-    elif package.with_pip and len(name) >= _LONG_NAME and not is_known_package(name):
+    elif package.with_pip and len(name) >= _LONG_NAME and package_name(name) not in known_packages():
         meant = one_slip_from(package_name(name), known_packages())
         if meant is not None:
             message = f"'{name}' differs by a typo from the package {meant}: there may be no such package, or another's"

@@ -21,10 +21,6 @@ from trainyard.project_files import read_text
 from trainyard.settings.suggestions import close_match
 
 
-class BrokenConfig(UsageError):
-    """A config.json that cannot be read, or that lacks what a model's size follows from."""
-
-
 def find_model(model: str) -> Architecture | ImageModel:
     """Return the model of a config.json, of a folder that has one, or of the table. UsageError where there is none."""
     path = Path(model)
@@ -43,25 +39,25 @@ def find_model(model: str) -> Architecture | ImageModel:
 
 
 def read_config(file: Path, images: Images | None = None) -> Architecture | ImageModel:
-    """Return the model of a config.json as `save_pretrained` writes it; BrokenConfig if it is not one.
+    """Return the model of a config.json as `save_pretrained` writes it; UsageError if it is not one.
 
     An image classifier is one for `images`; where they are not given, for those that the configuration names.
     """
     try:
         config = json.loads(read_text(file))
     except (UnicodeDecodeError, ValueError, RecursionError) as error:
-        raise BrokenConfig(f"{file}: not JSON: {error}") from None
+        raise UsageError(f"{file}: not JSON: {error}") from None
     if not isinstance(config, dict):
-        raise BrokenConfig(f"{file}: expected a JSON object, not {type(config).__name__}")
+        raise UsageError(f"{file}: expected a JSON object, not {type(config).__name__}")
     model_type = config.get("model_type")
     if not isinstance(model_type, str):
-        raise BrokenConfig(f"{file}: no model_type; expected one of: {', '.join(families())}")
+        raise UsageError(f"{file}: no model_type; expected one of: {', '.join(families())}")
     try:
         if model_type in IMAGE_FAMILIES or (model_type not in families() and is_image_type(model_type)):
             return image_model_of(model_type, config, images or _images_of(config))
         return architecture_of(model_type, config, str(file))
     except UsageError as error:
-        raise BrokenConfig(f"{file}: {error}") from None
+        raise UsageError(f"{file}: {error}") from None
 
 
 def _images_of(config: Mapping[str, Any]) -> Images:

@@ -9,6 +9,7 @@ from trainyard.errors import UsageError
 from trainyard.plan.estimate.compute import efficiency_curves, model_flops
 from trainyard.plan.estimate.memory import RUNTIME_BYTES, Memory, main_memory_bytes, memory_of
 from trainyard.plan.estimate.money import Money, WholeTraining, money_of, usd_per_billion, whole_training_of
+from trainyard.plan.estimate.offload import with_offload
 from trainyard.plan.estimate.step_time import StepTime, samples_per_second_per_gpu, step_time_of
 from trainyard.plan.estimate.training import TrainingShape
 
@@ -49,15 +50,10 @@ class Estimate:
         """What to say of its memory where it does not fit, or may not; empty where it does."""
         if self.verdict == "fits":
             return ""
-        if self.main_memory_reason:
-            return self.main_memory_reason
+        if reason := main_memory_reason(self.training):
+            return reason
         needs = f"needs about {self.memory.total / 1e9:.0f} GB of a GPU's {self.available_bytes / 1e9:.0f} GB"
         return f"{needs}: may not fit" if self.fits else needs
-
-    @property
-    def main_memory_reason(self) -> str:
-        """Why a node's main memory is too small for what is offloaded; empty if it is not, or without an Azure size."""
-        return _main_memory_reason(self.training)
 
     @property
     def available_bytes(self) -> float:
@@ -117,7 +113,8 @@ class Estimate:
         return None if rate is None or price is None else usd_per_billion(price.usd_per_hour, rate)
 
 
-def _main_memory_reason(training: TrainingShape) -> str:
+def main_memory_reason(training: TrainingShape) -> str:
+    """Return why a node's main memory is too small for what is offloaded; nothing if it is not, or without a size."""
     sku, needed = training.machines.sku, main_memory_bytes(training)
     if sku is None or needed <= sku.ram_gib * 2**30:
         return ""
@@ -131,7 +128,7 @@ def has_room(training: TrainingShape, share: float, memory: Memory | None = None
     """
     found = memory or memory_of(training)
     used = (found.reserved if share else found.total) + RUNTIME_BYTES
-    return used <= (1 - share) * training.machines.memory_bytes_per_gpu and not _main_memory_reason(training)
+    return used <= (1 - share) * training.machines.memory_bytes_per_gpu and not main_memory_reason(training)
 
 
 def estimate(training: TrainingShape) -> Estimate:
@@ -147,7 +144,7 @@ def estimate(training: TrainingShape) -> Estimate:
     return Estimate(
         training,
         memory_of(training),
-        step_time_of(training, curve) if curve else None,
+        with_offload(step_time_of(training, curve), training) if curve else None,
         reason,
         money_of(training.architecture.parameters, training.machines),
     )

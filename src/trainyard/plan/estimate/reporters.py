@@ -11,7 +11,7 @@ from trainyard.catalogue.prices import Price
 from trainyard.catalogue.skus import retirement_of
 from trainyard.plan import markdown
 from trainyard.plan.estimate import STACK_YEAR
-from trainyard.plan.estimate.estimator import Estimate, scaling_curve
+from trainyard.plan.estimate.estimator import Estimate, main_memory_reason, scaling_curve
 from trainyard.plan.estimate.image_models import ImageModel
 from trainyard.plan.estimate.intervals import interval_of
 from trainyard.plan.estimate.money import WholeTraining
@@ -101,7 +101,7 @@ def settings_text(training: TrainingShape) -> str:
         f"replicas of {training.shard_size} GPUs": training.shards_within_replicas,
         "moving average of the weights": training.has_moving_average,
         f"loss by {count(training.loss_chunk_tokens)} tokens": training.loss_chunk_tokens > 0,
-        "activations in main memory, whose copies are not timed": training.offload_activations,
+        "activations in main memory": training.offload_activations,
         "offloaded to main memory": training.offload_optimizer,
     }
     return ", ".join(part for part, applies in parts.items() if applies)
@@ -141,16 +141,28 @@ def units_of(training: TrainingShape) -> tuple[str, str]:
     return "tokens", "billion tokens"
 
 
-def search_as_text(found: Found, samples: float | None = None) -> str:
-    """Return the fastest and the cheapest settings as two tables."""
+def search_as(output_format: str, found: Found, samples: float | None = None) -> str:
+    """Return the fastest and the cheapest settings, each with how far it is behind the one before.
+
+    As two tables of text, or as JSON: two lists of jobs as in a plan.
+    """
+    ranked = {}
+    for (name, some), order in zip(vars(found).items(), (slowness, price_of_samples), strict=True):
+        behind = ["", *(why_behind(each, ahead, order) for ahead, each in pairwise(some))]
+        ranked[name] = list(zip(some, behind, strict=False))
+    if output_format == "json":
+        jobs = {
+            name: [{**job_as_json(each, samples), "behind": behind or None} for each, behind in some]
+            for name, some in ranked.items()
+        }
+        return printing.json_text({"format": PLAN_FORMAT, **jobs})
     if not found.fastest:
         return "nothing fits: use more nodes, or a shorter --sequence-length"
     blocks = []
-    for (title, estimates), order in zip(vars(found).items(), (slowness, price_of_samples), strict=True):
-        behind = [why_behind(each, ahead, order) for ahead, each in pairwise(estimates)]
-        remarks = ["than the one above", "", *behind]
-        rows = [[*row, remark] for row, remark in zip(table_of(estimates, samples), remarks, strict=False)]
-        blocks.append("\n".join([title, *printing.table(rows, indent=2)]))
+    for title, some in ranked.items():
+        table = table_of([each for each, _ in some], samples)
+        rows = zip(table, ["than the one above", *(behind for _, behind in some)], strict=False)
+        blocks.append("\n".join([title, *printing.table([[*row, behind] for row, behind in rows], indent=2)]))
     return "\n\n".join(blocks)
 
 
@@ -206,12 +218,6 @@ def as_json(found: Estimate, samples: float | None = None) -> str:
     return printing.json_text({"format": PLAN_FORMAT, "jobs": {"train": job_as_json(found, samples)}})
 
 
-def search_as_json(found: Found, samples: float | None = None) -> str:
-    """Return the fastest and the cheapest, each a list of jobs as in a plan."""
-    best = {name: [job_as_json(each, samples) for each in estimates] for name, estimates in vars(found).items()}
-    return printing.json_text({"format": PLAN_FORMAT, **best})
-
-
 def job_as_json(found: Estimate, samples: float | None = None) -> dict[str, Any]:
     """Return one job of a plan as JSON: bytes, seconds and US dollars; null with a `reason` for what is unknown."""
     training = found.training
@@ -252,7 +258,7 @@ def memory_as_json(found: Estimate | None, reason: str = "") -> dict[str, Any]:
         "fits": found.fits,
         "verdict": found.verdict,
     }
-    return with_reasons(document, found.main_memory_reason)
+    return with_reasons(document, main_memory_reason(found.training))
 
 
 def time_as_json(found: Estimate | None, reason: str = "") -> dict[str, Any]:
@@ -326,7 +332,9 @@ _REMARKS = {"fits": "", "may not fit": " (may not fit)", "does not fit": " (too 
 
 def _memory_facts(found: Estimate) -> list[tuple[str, str]]:
     available = found.available_bytes
-    of_gpu = "fits" if found.main_memory_reason and found.memory.total <= available else found.verdict
+    of_gpu = (
+        "fits" if (reason := main_memory_reason(found.training)) and found.memory.total <= available else found.verdict
+    )
     parts = ", ".join(
         f"{name} {gigabytes(size)}" for name, size in found.memory.parts().items() if size >= found.memory.total / 200
     )
@@ -337,8 +345,8 @@ def _memory_facts(found: Estimate) -> list[tuple[str, str]]:
         ("", f"the allocator reserves {gigabytes(found.memory.reserved)}{spread}"),
         ("", parts),
     ]
-    if found.main_memory_reason:
-        facts.append(("main memory", f"{found.main_memory_reason}: does not fit"))
+    if reason:
+        facts.append(("main memory", f"{reason}: does not fit"))
     if by_engine := memory_by_engine(found.training):
         texts = [
             f"{name} {gigabytes(memory.total)}{_REMARKS[verdict]}" for name, (memory, verdict) in by_engine.items()
@@ -354,7 +362,7 @@ def _memory_facts(found: Estimate) -> list[tuple[str, str]]:
 def _alternative(found: Estimate) -> str:
     training = found.training
     batch = f"micro-batch {training.micro_batch_size}, accumulation {training.accumulation_steps}"
-    time = f", {duration(found.time.total)} a step" if found.time and not training.offload_optimizer else ""
+    time = f", {duration(found.time.total)} a step" if found.time else ""
     return f"{settings_text(training)}, {batch}: {gigabytes(found.memory.total)}{time}"
 
 
@@ -368,6 +376,8 @@ def _time_facts(found: Estimate) -> list[tuple[str, str]]:
         f"forward {duration(time.forward)}, backward {duration(time.backward)}, optimizer {duration(time.optimizer)}, "
         f"exchange {duration(time.communication)} of which {duration(time.exposed_communication)} is not hidden"
     )
+    if time.copies:
+        parts += f", copies to and from main memory {duration(time.copies)} beside what is hidden"
     mfu = f", MFU {percentage(found.mfu)}" if found.mfu is not None else ""
     interval = interval_of(found.training)
     low, high = map(duration, interval.time(time.total))

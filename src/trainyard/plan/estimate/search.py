@@ -8,7 +8,6 @@ from itertools import product
 from typing import Any
 
 from trainyard.catalogue.gpus import gpu_of
-from trainyard.catalogue.prices import in_region
 from trainyard.catalogue.skus import Sku, all_skus
 from trainyard.plan.estimate import ENGINES
 from trainyard.plan.estimate.compute import efficiency_curves
@@ -107,9 +106,7 @@ def _engine(found: Estimate) -> Hashable:
 
 
 def _seconds(found: Estimate) -> float:
-    """Return the step's time; offloading, whose copies are not estimated, comes last."""
-    time = found.time.total if found.time else float(found.training.activation_checkpointing != "none")
-    return time + (1e9 if found.training.offload_optimizer else 0)
+    return found.time.total if found.time else float(found.training.activation_checkpointing != "none")
 
 
 def memory_by_engine(training: TrainingShape) -> dict[str, tuple[Memory, str]]:
@@ -147,8 +144,8 @@ class Scope:
 def search(wanted: TrainingShape, machines: Sequence[Machines], scope: Scope) -> Found:
     """Return the best settings on some machines: one of each kind of machines, or of each engine if there is one kind.
 
-    Model, length and precision are as wanted. Machines that lack the precision are left out. Offloading, whose copies
-    are not timed, comes in only where nothing else fits on any of them.
+    Model, length and precision are as wanted. Machines that lack the precision are left out. Offloading comes in only
+    where nothing else fits on any of them.
     """
     found: list[Estimate] = []
     for offloads in _OFFLOADS:
@@ -215,7 +212,7 @@ def _is_possible(training: TrainingShape) -> bool:
 
 
 def why_behind(each: Estimate, ahead: Estimate, order: Callable[[Estimate], float]) -> str:
-    """Return how far settings are behind others in such an order, and in which part of a step most of that is."""
+    """Return how far settings are behind others in such an order, and in which part most of that is; or tie."""
     behind = order(each) / order(ahead) if order is price_of_samples else order(ahead) / order(each)
     if behind - 1 <= TIE:
         return "tie"
@@ -238,10 +235,9 @@ def price_of_samples(found: Estimate) -> float:
     return found.usd_per_billion_samples or 0
 
 
-def current_sizes(region: str) -> list[Sku]:
-    """Return each current Azure size with whole GPUs that the table knows, with the prices of a region."""
-    found = (sku for sku in all_skus() if sku.is_current and sku.gpu_fraction in (None, 1))
-    return [in_region(sku, region) for sku in found if gpu_of(sku) is not None]
+def current_sizes() -> list[Sku]:
+    """Return each current Azure size with whole GPUs that the table knows."""
+    return [sku for sku in all_skus() if sku.is_current and sku.gpu_fraction in (None, 1) and gpu_of(sku) is not None]
 
 
 @dataclass(frozen=True)
@@ -258,10 +254,8 @@ class Proposed:
 
     @property
     def step_seconds(self) -> float | None:
-        """Estimated time of an optimizer step; None also with offload, whose copies are not estimated."""
-        if self.estimate is None or self.estimate.time is None or self.estimate.training.offload_optimizer:
-            return None
-        return self.estimate.time.total
+        """Estimated time of an optimizer step."""
+        return self.estimate.time.total if self.estimate and self.estimate.time else None
 
     @property
     def simplest_first(self) -> tuple[bool, int, int]:
@@ -283,33 +277,26 @@ class Proposal:
     reason: str = ""
 
 
-def propose(training: TrainingShape, most: int) -> Proposal:
+def propose(
+    samples: int, most: int, training: TrainingShape | None, reason: str = "", *, has_gpu: bool = True
+) -> Proposal:
     """Return at most so many settings of DeepSpeed that fit into the GPUs' memory, the fastest by the estimate first.
 
     The batch of a training stays the same, so each micro-batch divides the samples that a process has in a step. Last
-    come candidates with activation checkpointing that fit without it, then those with offloading, whose time is not
-    estimated. UsageError for a precision that the GPU lacks.
+    come candidates with activation checkpointing that fit without it, then those with offloading. UsageError for a
+    precision that the GPU lacks. Without a training, for a reason, none is ruled out and the simplest come first;
+    without a GPU there is no offload, because everything is in main memory already.
     """
-    candidates = list(_candidates(_samples(training)))
-    estimated = [(each, estimate(_with_candidate(training, each))) for each in candidates]
-    fitting = [Proposed(candidate, found) for candidate, found in estimated if found.fits]
+    candidates = [each for each in _candidates(samples) if has_gpu or each.config not in _IN_MAIN_MEMORY]
+    proposed = [Proposed(each, estimate(_with_candidate(training, each)) if training else None) for each in candidates]
+    fitting = [each for each in proposed if each.estimate is None or each.estimate.fits]
     keeping = {each.candidate for each in fitting if not each.candidate.activation_checkpointing}
 
     def order(each: Proposed) -> tuple[bool, bool, float, tuple[bool, int, int]]:
         is_needless = replace(each.candidate, activation_checkpointing=False) in keeping - {each.candidate}
-        return each.step_seconds is None, is_needless, each.step_seconds or 0.0, each.simplest_first
+        return each.candidate.config in _IN_MAIN_MEMORY, is_needless, each.step_seconds or 0.0, each.simplest_first
 
-    return Proposal(tuple(sorted(fitting, key=order)[:most]), len(candidates), len(fitting))
-
-
-def propose_unestimated(samples: int, most: int, reason: str, *, has_gpu: bool) -> Proposal:
-    """Return candidates of which nothing can be estimated: none is ruled out, the simplest come first.
-
-    Without a GPU there is no offload, because everything is in main memory already.
-    """
-    candidates = [each for each in _candidates(samples) if has_gpu or each.config not in _IN_MAIN_MEMORY]
-    unknown = sorted((Proposed(each, None) for each in candidates), key=lambda each: each.simplest_first)
-    return Proposal(tuple(unknown[:most]), len(unknown), len(unknown), reason)
+    return Proposal(tuple(sorted(fitting, key=order)[:most]), len(candidates), len(fitting), reason)
 
 
 def _with_candidate(training: TrainingShape, candidate: Candidate) -> TrainingShape:

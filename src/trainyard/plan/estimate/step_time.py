@@ -28,13 +28,17 @@ since NCCL's kernels take multiprocessors and memory from the products beside th
 
 @dataclass(frozen=True)
 class StepTime:
-    """Seconds of one optimizer step. `exposed_communication` is what of `communication` is not hidden."""
+    """Seconds of one optimizer step. `exposed_communication` is what of `communication` is not hidden.
+
+    `copies` are what is not hidden of copies to and from main memory.
+    """
 
     forward: float
     backward: float
     optimizer: float
     communication: float
     exposed_communication: float
+    copies: float = 0.0
 
     def parts(self) -> dict[str, float]:
         """Return what the step consists of."""
