@@ -382,7 +382,8 @@ def test_a_sweep_takes_the_machines_of_all_trials_that_run_at_one_time(pipeline_
     }
 
 
-def test_a_parallel_job_says_how_many_mini_batches_run_at_one_time(pipeline_of) -> None:
+def test_a_parallel_job_says_how_many_mini_batches_run_at_one_time(pipeline_of, tmp_path) -> None:
+    (tmp_path / "score.py").write_text("def run(files):\n    return files\n")
     job = {
         "type": "parallel",
         "mini_batch_size": "10",
