@@ -12,7 +12,6 @@ import argparse
 import csv
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -71,9 +70,9 @@ def merged(old: Iterable[Price], new: Iterable[Price]) -> list[Price]:
 def write_prices(prices: Iterable[Price], file: Path) -> None:
     """Write the table."""
     with file.open("w", encoding="utf-8", newline="") as stream:
-        table = csv.DictWriter(stream, [field.name for field in fields(Price)], lineterminator="\n")
+        table = csv.DictWriter(stream, Price._fields, lineterminator="\n")
         table.writeheader()
-        table.writerows(asdict(price) for price in prices)
+        table.writerows(price._asdict() for price in prices)
 
 
 def main() -> None:

@@ -59,9 +59,7 @@ def test_a_price_is_of_the_region_of_az_configure_where_there_is_one(
     assert (of_t4.region, of_h200.region) == ("eastus", "eastus2")
     file = tmp_path / "prices.csv"
     dear = Price(T4, "on demand", "westeurope", 99.0, "2020-01-01", "for this test")
-    file.write_text(
-        f"{CSV_FILE.read_text(encoding='utf-8')}{','.join(map(str, vars(dear).values()))}\n", encoding="utf-8"
-    )
+    file.write_text(f"{CSV_FILE.read_text(encoding='utf-8')}{','.join(map(str, dear))}\n", encoding="utf-8")
     monkeypatch.setattr(prices, "CSV_FILE", file)
     monkeypatch.setenv("AZURE_DEFAULTS_LOCATION", "westeurope")
     prices.all_prices.cache_clear()

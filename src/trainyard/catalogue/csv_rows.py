@@ -1,10 +1,9 @@
-"""Tables that ship with Trainyard: each row of a CSV file as an object of a dataclass, read by its fields' types."""
+"""Tables that ship with Trainyard: each row of a CSV file as a record, read by its fields' types."""
 
 from __future__ import annotations
 
 import csv
 from collections.abc import Callable, Mapping
-from dataclasses import fields
 from fractions import Fraction
 from pathlib import Path
 from types import UnionType
@@ -18,8 +17,7 @@ def rows_of(kind: type[Row], file: Path) -> tuple[Row, ...]:
 
     An empty cell of a type that may be None is None.
     """
-    types = get_type_hints(kind)
-    readers = {field.name: _reader(types[field.name]) for field in fields(kind)}  # type: ignore[arg-type]
+    readers = {name: _reader(hint) for name, hint in get_type_hints(kind).items()}
     with file.open(encoding="utf-8", newline="") as stream:
         return tuple(
             kind(**{name: readers[name](cell) for name, cell in row.items() if name in readers})

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 from trainyard.catalogue.csv_rows import rows_of
 from trainyard.catalogue.skus import Sku
@@ -14,8 +14,7 @@ CSV_FILE = Path(__file__).with_suffix(".csv")
 KINDS = ("on demand", "spot")
 
 
-@dataclass(frozen=True)
-class Price:
+class Price(NamedTuple):
     """What machines of one size cost in an hour, in US dollars. `date` is empty where the source has none."""
 
     sku: str
@@ -46,4 +45,4 @@ def price_of(sku: Sku | None, kind: str, machines: int = 1) -> Price | None:
     known = [each for each in all_prices() if sku and (each.sku, each.kind) == (sku.name, kind)]
     here = [each for each in known if each.region == os.environ.get("AZURE_DEFAULTS_LOCATION")]
     newest = max(here or known, key=lambda each: each.date, default=None)
-    return replace(newest, usd_per_hour=machines * newest.usd_per_hour) if newest else None
+    return newest._replace(usd_per_hour=machines * newest.usd_per_hour) if newest else None

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from difflib import get_close_matches
 from fractions import Fraction
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from trainyard.catalogue.csv_rows import rows_of
 from trainyard.errors import UsageError
@@ -24,9 +23,7 @@ class UnknownSku(UsageError):
     """A VM size that the catalogue does not have; the message names the closest current ones."""
 
 
-# A row is equal to itself only: comparing 47 columns is never needed.
-@dataclass(frozen=True, eq=False)
-class Sku:
+class Sku(NamedTuple):
     """One VM size. None means that no source gives the figure; rates are per second.
 
     Where a size has a fraction of a GPU (`gpu_fraction` below 1), FLOP rates and bandwidth are a whole GPU's.
@@ -70,6 +67,9 @@ class Sku:
     memory_bandwidth_source: str | None
     source: str
     notes: str | None
+
+    def __hash__(self) -> int:
+        return hash(self.name)
 
     @property
     def is_retired(self) -> bool:

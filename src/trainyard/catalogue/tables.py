@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 
 from trainyard import printing
 from trainyard.catalogue.prices import all_prices, price_of
@@ -83,9 +82,9 @@ _OF_MACHINE = (
 
 def as_json(skus: Sequence[Sku]) -> str:
     """Return a JSON list of objects with every fact, for other programs."""
-    prices = [asdict(price) for price in all_prices()]
+    prices = [price._asdict() for price in all_prices()]
     return printing.json_text(
-        [{**asdict(sku), "prices": [each for each in prices if each["sku"] == sku.name]} for sku in skus]
+        [{**sku._asdict(), "prices": [each for each in prices if each["sku"] == sku.name]} for sku in skus]
     )
 
 
