@@ -125,12 +125,15 @@ def read_record(run_folder: Path) -> RunRecord:
         if now_there.status != "running":  # another command was faster
             return now_there
         write_record(RunRecordWriter(record))
-        tracked = next(filter(None, (job.tracked_folder(run_folder) for job in record.jobs.values())), None)
-        if tracked is not None:
-            store = TrackingStore(tracked.parents[1])
-            with writing(store.folder):
-                store.end_killed(store.identity(record.experiment, record.id))
+        store = _store_beside(run_folder.parent)
+        with writing(store.folder):
+            store.end_killed(store.identity(record.experiment, record.id))
     return record
+
+
+def _store_beside(runs_folder: Path) -> TrackingStore:
+    """Return the store of runs in this folder; a stranger's record could name another."""
+    return TrackingStore(runs_folder.resolve().parent / "mlruns")
 
 
 def _read_record(run_folder: Path) -> RunRecord:
@@ -361,7 +364,7 @@ def clean(runs_folder: Path, records: Sequence[RunRecord]) -> int:
 
     Outputs that a later run reuses stay, because they are hard links. Raise `RunError` when a folder cannot be removed.
     """
-    store = TrackingStore(runs_folder.resolve().parent / "mlruns")
+    store = _store_beside(runs_folder)
     freed_bytes = 0
     for record in records:
         freed_bytes += bytes_held_alone(record.folder)
