@@ -229,7 +229,7 @@ def test_skus_lists_all_and_shows_one_in_full(trainyard: Run) -> None:
     full = trainyard("skus", "nd96asr_v4").stdout
     assert "8 x NVIDIA A100 SXM4 40GB" in full
     assert "source" in full
-    assert "closest current: Standard_NC64as_T4_v3" in trainyard("skus", "Standard_NC24").stdout
+    assert "closest current sizes: Standard_NC64as_T4_v3" in trainyard("skus", "Standard_NC24").stdout
     assert json.loads(trainyard("skus", "nd96asr_v4", "--format", "json").stdout)[0]["gpu_count"] == 8
 
 

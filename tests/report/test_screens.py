@@ -13,6 +13,7 @@ from trainyard.plan.difference import PlanDifference
 from trainyard.plan.estimate.config_file import find_model
 from trainyard.plan.pipeline_settings import Change
 from trainyard.plan.planner import plan
+from trainyard.plan.training_jobs import Stated
 from trainyard.report.comparison import compare, write_comparison
 from trainyard.report.plan_page import as_html, difference_as_html
 from trainyard.report.run_report import write_report
@@ -116,7 +117,7 @@ def plan_page(tmp_path: Path) -> Path:
     """The plan of a pipeline that trains, with a base model that is large enough to see the parts of its memory."""
     file = tmp_path / "plan.html"
     pipeline = load_pipeline(ROOT / "pipelines" / "finetune.yaml")
-    planned = plan(pipeline, Computes(DocumentStore()), find_model("llama-3.2-1b"))
+    planned = plan(pipeline, Computes(DocumentStore()), Stated(find_model("llama-3.2-1b")))
     file.write_text(as_html(planned, pipeline), encoding="utf-8")
     return file
 
@@ -127,7 +128,7 @@ def difference_page(tmp_path: Path) -> Path:
     file = tmp_path / "difference.html"
     pipeline = load_pipeline(ROOT / "pipelines" / "finetune.yaml")
     before, after = (
-        plan(pipeline, Computes(DocumentStore()), find_model(f"llama-3.{name}")) for name in ("2-1b", "1-70b")
+        plan(pipeline, Computes(DocumentStore()), Stated(find_model(f"llama-3.{name}"))) for name in ("2-1b", "1-70b")
     )
     place = Span(ROOT / "profiles" / "nd96-h100.yaml", 12, 5, 12, 15)
     changes = (

@@ -124,10 +124,11 @@ def estimate(
             "expected --search or --what-if, not both": searches and compares,
             f"--global-batch-size {_NEEDS}; a step has as many samples as follow": global_batch_size and not explores,
             f"several --sku: that {_NEEDS}": len(sku) > 1 and not explores,
-            f"missing --sku or --gpu, such as {_EXAMPLES}; --search tries all sizes": not (sku or gpu or explores),
         }
     )
     architecture = _model(model, task, data, flags)
+    if not (sku or gpu or explores):
+        raise UsageError(f"missing --sku or --gpu, such as {_EXAMPLES}; --search tries all sizes")
     sizes = [find_sku(name) for name in sku] if sku or gpu else current_sizes()
 
     def machines_of(count: int) -> list[Machines]:

@@ -11,12 +11,12 @@ from pathlib import Path
 
 from run_records import RECORD
 
+from trainyard.cli.plan import read_measured
 from trainyard.errors import UserError
 from trainyard.lint.config import settings_for
 from trainyard.lint.linter import lint
 from trainyard.lint.rules import RULES
 from trainyard.lint.rules.linting import CHECK_FAILED
-from trainyard.plan.job_plans import read_measured
 from trainyard.rehearse.local_data import read_mltable
 from trainyard.render.profiles import load_profile
 from trainyard.render.project import Project
