@@ -102,7 +102,9 @@ def plant(folder: Path, count: int) -> int:
         if project == ROOT:
             for name in ("components", "pipelines", "settings", "environments", "compute"):
                 shutil.copytree(ROOT / name, copy / name)
-            (copy / "src").mkdir()
+            script = Path("src", "trainyard", "steps", "prepare_text_spark.py")  # Spark's component names it
+            (copy / script).parent.mkdir(parents=True)
+            shutil.copyfile(ROOT / script, copy / script)
         else:
             shutil.copytree(project, copy)
         files += sum(path.suffix in (".yaml", ".yml") for path in copy.rglob("*"))
