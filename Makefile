@@ -81,7 +81,7 @@ LONG := $(addprefix tests/render/,test_environments.py test_rendering.py test_so
   $(shell grep -lr --include='test_*.py' 'mark\.slow' $(COVERED))
 OTHERS := $(filter-out $(COVERED),$(patsubst %/,%,$(wildcard tests/*/))) $(LONG)
 TOGETHER := -n auto --maxprocesses 4 --dist loadfile
-# What tests start compiles each module once, also where the environment asks for no compiled files: a tenth of the time.
+# What tests start compiles each module once, also where the environment asks for no compiled files.
 .PHONY: test
 test: export PYTHONDONTWRITEBYTECODE :=
 test: $(VENV)/.ready-to-test ## Run every test; coverage is of lint, rehearse, render and spec

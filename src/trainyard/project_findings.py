@@ -187,7 +187,7 @@ def template_findings(start: Path) -> list[Diagnostic]:
     except SpecError as error:
         return list(error.diagnostics)
     except UsageError:
-        return []  # files of several profiles, or none yet
+        return []  # nothing is rendered yet, or for a profile that is gone, which `render --check` reports
     return []
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -93,7 +94,8 @@ def test_what_runs_measured_corrects_later_plans_of_trainings_alike(
     assert after["time"]["parts"] == pytest.approx({k: v * factor for k, v in before["time"]["parts"].items()})
     assert after["memory"] == before["memory"]
     assert f"corrected by {factor:.2f} × from 2 runs of this project" in trainyard("plan", FSDP).stdout
-    (project_of_its_own / ".trainyard" / "measured_runs.json").write_text("[]", encoding="utf-8")
-    broken = trainyard("plan", FSDP)
-    assert broken.exit_code == 2
-    assert "measured_runs.json: no measured runs can be read from it; delete it" in broken.stderr
+    for content in ([], *({"any": {"run": ratio}} for ratio in (math.nan, math.inf, 0, -1))):
+        (project_of_its_own / ".trainyard" / "measured_runs.json").write_text(json.dumps(content), encoding="utf-8")
+        broken = trainyard("plan", FSDP)
+        assert broken.exit_code == 2
+        assert "measured_runs.json: no measured runs can be read from it; delete it" in broken.stderr

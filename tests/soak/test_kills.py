@@ -28,13 +28,16 @@ def server() -> RankServer:
 
 
 @pytest.mark.parametrize(
-    ("engine", "ranks"),
+    ("engine", "ranks", "damages"),
     # Lightning's DDP chooses its buckets again after each start, which decides how three ranks' numbers are added.
     [
-        *((engine, ranks) for engine in (DDP, FSDP, ZERO_2) for ranks in (2, 3)),
-        *(pytest.param(HOROVOD, ranks, marks=needs_horovod) for ranks in (2, 3)),
-        (LIGHTNING, 2),
-        (HYBRID, 4),
+        *((engine, ranks, False) for engine in (DDP, FSDP, ZERO_2) for ranks in (2, 3)),
+        *(pytest.param(HOROVOD, ranks, False, marks=needs_horovod) for ranks in (2, 3)),
+        (LIGHTNING, 2, False),
+        (HYBRID, 4, False),
+        *((engine, 2, True) for engine in (DDP, ZERO_2, ZERO_3, LIGHTNING)),
+        (FSDP, 3, True),
+        (HYBRID, 4, True),
     ],
     ids=str,
 )
@@ -44,36 +47,13 @@ def test_killed_trainings_end_with_the_bits_of_an_undisturbed_one(
     server: RankServer,
     engine: ResumableEngine,
     ranks: int,
+    damages: bool,
     kills_per_training: int,
     seed: int,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    def new_training(name: str) -> Training:
-        training = LightningTraining if engine is LIGHTNING else Training
-        return training(server, engine.step, digits, tmp_path / name, engine.flags(tmp_path), ranks)
-
-    def say(line: str) -> None:
-        with capsys.disabled():
-            print(f"\n{engine}, {ranks} ranks: {line}", end="", flush=True)
-
-    say(f"SEED={seed}")
-    kill_until(new_training, kills_per_training, random.Random(f"{seed} {engine} {ranks}"), say)
-
-
-@pytest.mark.parametrize(
-    ("engine", "ranks"), [(DDP, 2), (FSDP, 3), (HYBRID, 4), (ZERO_2, 2), (ZERO_3, 2), (LIGHTNING, 2)], ids=str
-)
-def test_killed_trainings_with_damaged_checkpoints_end_with_the_bits_of_an_undisturbed_one(
-    digits: Path,
-    tmp_path: Path,
-    server: RankServer,
-    engine: ResumableEngine,
-    ranks: int,
-    kills_per_training: int,
-    seed: int,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """A byte of every second checkpoint to resume from is wrong, which shows only once it is restored."""
+    """With `damages`, a byte of every second checkpoint to resume from is wrong, which shows once it is restored."""
+    name_of_case = f"{engine}, {ranks} ranks{', damaged' if damages else ''}"
 
     def new_training(name: str) -> Training:
         training = LightningTraining if engine is LIGHTNING else Training
@@ -81,11 +61,10 @@ def test_killed_trainings_with_damaged_checkpoints_end_with_the_bits_of_an_undis
 
     def say(line: str) -> None:
         with capsys.disabled():
-            print(f"\n{engine}, {ranks} ranks, damaged: {line}", end="", flush=True)
+            print(f"\n{name_of_case}: {line}", end="", flush=True)
 
     say(f"SEED={seed}")
-    chance = random.Random(f"damaged {seed} {engine} {ranks}")
-    kill_until(new_training, kills_per_training, chance, say, damages=True)
+    kill_until(new_training, kills_per_training, random.Random(f"{seed} {name_of_case}"), say, damages=damages)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +27,10 @@ def kept_runs(folder: Path) -> Runs:
     """Return what is kept in a folder. UsageError for a file of another form."""
     try:
         document = json.loads(text_or_empty(folder / FILE) or "{}")
-        return {alike: {run: float(ratio) for run, ratio in runs.items()} for alike, runs in document.items()}
+        kept = {alike: {run: float(ratio) for run, ratio in runs.items()} for alike, runs in document.items()}
+        if all(0 < ratio < math.inf for runs in kept.values() for ratio in runs.values()):
+            return kept
+        raise ValueError("no multiple of a time")
     except (ValueError, TypeError, AttributeError, RecursionError):
         raise UsageError(f"{folder / FILE}: no measured runs can be read from it; delete it to plan without") from None
 

@@ -155,7 +155,7 @@ class Scheduler:
         self._threads[job.name].start()
 
     def _handle_next_event(self) -> None:
-        # Events that wait change more: written once for all of them, a run of reused jobs is a tenth shorter.
+        # Events that wait change more: the record is written once for all of them.
         if self._changed and self._events.empty():
             write_record(self._writer, self._changed)
             self._changed.clear()

@@ -1,4 +1,4 @@
-"""Regular expressions that are compiled when they are first used: for a file, the linter uses one in three of them."""
+"""Regular expressions that are compiled when they are first used: for a pipeline, the linter uses half of its 187."""
 
 from __future__ import annotations
 
