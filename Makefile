@@ -122,7 +122,7 @@ gpu-check: $(VENV)/.ready-to-test ## On a machine with GPUs: every path that a C
 
 .PHONY: soak
 soak: $(VENV)/.ready-to-test ## The long proofs: make soak KILLS=200 FUZZ=100000 EDITS=10000 HOSTILE=10000
-	@KILLS=$(KILLS) FUZZ=$(FUZZ) EDITS=$(EDITS) HOSTILE=$(HOSTILE) $(BIN)/python -m pytest -m soak --timeout=0 tests/soak tests/cli tests/spec
+	@KILLS=$(KILLS) FUZZ=$(FUZZ) EDITS=$(EDITS) HOSTILE=$(HOSTILE) $(BIN)/python -m pytest -m soak --timeout=0 tests/soak tests/azure_client tests/cli tests/spec
 
 # npm comes with the development extra, as does Node.js.
 .PHONY: extension

@@ -1,6 +1,6 @@
 """What a training takes of this machine's memory, compared with what `trainyard estimate` says of it.
 
-    python benchmarks/estimated_memory.py [--only llama,convnext]
+    python benchmarks/estimated_memory.py [--only llama,convnext [--divide-batches 2]]
 
 `train_single` runs two steps of a small model on the CPU, in a process of its own; measured is the process's peak of
 resident memory, less that of the same process with a model of a few thousand parameters. Memory that is freed goes
@@ -20,7 +20,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -108,9 +108,8 @@ CASES = (
 )
 
 
-def measure(wanted: list[str]) -> dict[str, dict[str, float]]:
-    """Return measured and predicted bytes of the cases with these names, or of all."""
-    cases = [case for case in CASES if not wanted or case.name in wanted]
+def measure(cases: Sequence[Case]) -> dict[str, dict[str, float]]:
+    """Return measured and predicted bytes of cases, by their names."""
     found = {}
     with tempfile.TemporaryDirectory() as folder:
         text, images = Path(folder, "text"), Path(folder, "images")
@@ -149,7 +148,7 @@ def _peak(case: Case, data: Path, folder: Path) -> int:
         *("--task", "image_classification" if case.images else "language_modeling"),
         *("--model-type", case.model_type, "--model-overrides", json.dumps(case.settings)),
         *("--micro-batch-size", batch, "--global-batch-size", batch, "--epochs", "99", "--max-steps", "2"),
-        *("--log-every-steps", "1", "--evaluate-every-epochs", "0", *case.flags),
+        *("--log-every-steps", "1", "--evaluate-every-epochs", "0", "--evaluation-batches", "1", *case.flags),
     )
     lines = map(json.loads, (out / "metrics" / "metrics.jsonl").read_text(encoding="utf-8").splitlines())
     return max(line["peak_memory_bytes"] for line in lines if "peak_memory_bytes" in line and "loss" in line)
@@ -187,9 +186,14 @@ def _prepare_to_fork() -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="names of cases, by commas; nothing is saved")
-    wanted = [name for name in parser.parse_args().only.split(",") if name]
+    parser.add_argument("--divide-batches", type=int, default=1, help="how much smaller the cases' micro-batches are")
+    arguments = parser.parse_args()
+    wanted = [name for name in arguments.only.split(",") if name]
+    chosen = [case for case in CASES if not wanted or case.name in wanted]
     _prepare_to_fork()
-    found = measure(wanted)
+    found = measure(
+        [replace(case, micro_batch_size=case.micro_batch_size // arguments.divide_batches) for case in chosen]
+    )
     if not wanted:
         print(save_results("estimated_memory", {"bar": BAR, "cases": found}))
     return int(not found or any(abs(figures["error"]) > BAR for figures in found.values()))

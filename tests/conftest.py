@@ -59,8 +59,11 @@ def browser() -> Iterator[Any]:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """Two workers more than processors (`make test` takes at most four): many tests wait for processes and timeouts."""
-    return available_processors() + 2
+    """A worker more than processors (`make test` takes at most four): many tests wait for processes and timeouts.
+
+    Each collects all tests, and starts servers of its own that fork what tests start: one more would cost more.
+    """
+    return available_processors() + 1
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from forked_python import ForkedPython
 
 Run = Callable[..., Any]
 
+pytestmark = pytest.mark.usefixtures("scripts_are_forked")
+
+PYTHON = sys.executable
 PAGE = (Path(__file__).parents[2] / "docs" / "coming-from" / "sdk_v2.md").read_text(encoding="utf-8")
 
 TRAIN = """
@@ -147,6 +152,19 @@ sweep.set_limits(max_total_trials=2, max_concurrent_trials=1)
 sweep.display_name = "epochs"
 ml_client.jobs.create_or_update(sweep)
 """
+
+
+@pytest.fixture(scope="module")
+def python_with_the_client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A Python whose scripts are spared the seconds that importing the client takes."""
+    with ForkedPython(tmp_path_factory.mktemp("python"), modules=("azure.ai.ml", "azure.identity")) as running:
+        yield str(running.python)
+
+
+@pytest.fixture
+def scripts_are_forked(python_with_the_client: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scripts that are imported run with that Python."""
+    monkeypatch.setattr(sys, "executable", python_with_the_client)
 
 
 @pytest.fixture(autouse=True)
@@ -318,6 +336,7 @@ def test_without_the_client_one_line_says_how_to_install_it(
     (folder / "without/azure").mkdir(parents=True)
     (folder / "without/azure/__init__.py").touch()
     monkeypatch.setenv("PYTHONPATH", str(folder / "without"))
+    monkeypatch.setattr(sys, "executable", PYTHON)  # which has not imported it yet
     (folder / "job.py").write_text(GUIDE)
     outcome = trainyard("import", "job.py", "--yes")
     assert outcome.exit_code == 1

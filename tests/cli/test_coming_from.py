@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pickle
 import re
+import runpy
 import shlex
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -83,12 +83,21 @@ def test_the_job_of_a_page_passes_lint(
     assert "no findings" in outcome.stdout + outcome.stderr
 
 
-def run_script(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, FOLDER / "distributed_checkpoint.py", *arguments]
-    return subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=120)
+@pytest.fixture
+def run_script(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """docs/coming-from/distributed_checkpoint.py with some arguments, in this process; SystemExit with its message."""
+    script = str(FOLDER / "distributed_checkpoint.py")
+
+    def run(*arguments: object) -> None:
+        monkeypatch.setattr(sys, "argv", [script, *map(str, arguments)])
+        runpy.run_path(script, run_name="__main__")
+
+    return run
 
 
-def test_weights_come_back_from_a_distributed_checkpoint_as_they_went(tmp_path: Path) -> None:
+def test_weights_come_back_from_a_distributed_checkpoint_as_they_went(
+    tmp_path: Path, run_script: Callable[..., None]
+) -> None:
     torch.manual_seed(0)
     tensors = {"a.weight": torch.randn(30, 7).bfloat16(), "a.bias": torch.randn(30), "steps": torch.tensor(3)}
     (tmp_path / "model").mkdir()
@@ -96,14 +105,13 @@ def test_weights_come_back_from_a_distributed_checkpoint_as_they_went(tmp_path: 
     save_file(
         {name: tensors[name] for name in ("a.bias", "steps")}, tmp_path / "model" / "model-00002-of-00002.safetensors"
     )
-    assert run_script("export", tmp_path / "model", tmp_path / "dcp").returncode == 0
+    run_script("export", tmp_path / "model", tmp_path / "dcp")
     read = {name: torch.zeros_like(tensor) for name, tensor in tensors.items()}
     dcp.load(dict(read), checkpoint_id=tmp_path / "dcp", no_dist=True)
     assert all(torch.equal(read[name], tensors[name]) for name in tensors), "torch reads the same"
     dcp.save({"model": tensors, "lr": 0.1}, checkpoint_id=tmp_path / "of_a_loop", no_dist=True)
     for checkpoint, prefix in (("dcp", ()), ("of_a_loop", ("model.",))):
-        done = run_script("import", tmp_path / checkpoint, tmp_path / f"from_{checkpoint}", *prefix)
-        assert done.returncode == 0, done.stderr
+        run_script("import", tmp_path / checkpoint, tmp_path / f"from_{checkpoint}", *prefix)
         found = load_file(tmp_path / f"from_{checkpoint}" / "model.safetensors")
         assert found.keys() == tensors.keys()
         assert all(
@@ -121,14 +129,15 @@ class Runs:
         return Path.touch, (self.file,)
 
 
-def test_a_distributed_checkpoint_runs_no_code_and_reads_no_other_folder(tmp_path: Path) -> None:
+def test_a_distributed_checkpoint_runs_no_code_and_reads_no_other_folder(
+    tmp_path: Path, run_script: Callable[..., None]
+) -> None:
     dcp.save({"x": torch.ones(3)}, checkpoint_id=tmp_path / "dcp", no_dist=True)
     metadata = tmp_path / "dcp" / ".metadata"
     outside = metadata.read_bytes().replace(b"__0_0.distcp", b"../../secret")
     for content, said in ((pickle.dumps(Runs(tmp_path / "made")), "is not a part of"), (outside, "../../secret")):
         metadata.write_bytes(content)
-        done = run_script("import", tmp_path / "dcp", tmp_path / "model")
-        assert done.returncode == 1
-        assert said in done.stderr
+        with pytest.raises(SystemExit, match=re.escape(said)):
+            run_script("import", tmp_path / "dcp", tmp_path / "model")
     assert not (tmp_path / "made").exists()
     assert not (tmp_path / "model").exists()

@@ -343,11 +343,19 @@ def test_a_dense_model_distilled_from_experts_is_not_one(trainyard: Run) -> None
 # A task of one's own --------------------------------------------------------------------------------------------------
 
 
+@pytest.fixture(scope="module")
+def waves_dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The dataset of docs/own_task.md."""
+    dataset = tmp_path_factory.mktemp("dataset") / "waves"
+    subprocess.run([sys.executable, OWN_TASK, dataset], check=True, timeout=600)
+    return dataset
+
+
 @pytest.fixture
-def waves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def waves(waves_dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with the task of docs/own_task.md, its dataset, and settings files."""
     shutil.copy(OWN_TASK, tmp_path)
-    subprocess.run([sys.executable, OWN_TASK.name, "waves"], cwd=tmp_path, check=True, timeout=600)
+    shutil.copytree(waves_dataset, tmp_path / "waves")
     (tmp_path / "wide.yaml").write_text("task: forecasting:Forecasting\nhidden_size: 4096\nepochs: 3\n")
     (tmp_path / "without.yaml").write_text("epochs: 3\n")
     monkeypatch.chdir(tmp_path)

@@ -123,7 +123,7 @@ def test_every_recipe_is_without_findings_and_grows(run: Run, tmp_path: Path, re
 
 def test_the_text_recipe_trains_its_own_task(run: Run, forked: str, tmp_path: Path) -> None:
     succeed(run("trainyard", "init", "demo", "--from", "fsdp", folder="."))
-    assert "passed" in succeed(run("python", "-m", "pytest", "-q", "-p", "no:cacheprovider"))
+    assert "passed" in succeed(run(forked, "-m", "pytest", "-q", "-p", "no:cacheprovider"))
     texts = tmp_path / "texts"
     texts.mkdir()
     for number in range(100):

@@ -120,6 +120,7 @@ def test_batches_that_do_not_divide(
     assert not runs.exists(), "nothing has started"
 
 
+@pytest.mark.usefixtures("jobs_are_forked")
 def test_a_first_run_of_own_steps_warns_of_no_environment(trainyard: Run, tmp_path: Path) -> None:
     """A newcomer takes a list of other versions for a broken installation; environments.txt has it."""
     run = (

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import functools
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -89,6 +90,7 @@ class Mistake:
         return texts
 
 
+@functools.cache
 def mistakes() -> list[Mistake]:
     """Every planted mistake of every project."""
     return [
@@ -100,7 +102,7 @@ def mistakes() -> list[Mistake]:
             project=file.stem,
         )
         for file in sorted((HERE / "mistakes").glob("*.yaml"))
-        for entry in yaml.safe_load(file.read_text(encoding="utf-8"))
+        for entry in yaml.load(file.read_text(encoding="utf-8"), yaml.CSafeLoader)  # ten times as fast as in Python
     ]
 
 

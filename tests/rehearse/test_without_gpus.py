@@ -14,15 +14,19 @@ import torch
 from trainyard.settings.run_record import RECORD_FILE, RunRecord
 
 SCRIPTS = Path(__file__).parent / "data" / "gpu_scripts"
+pytestmark = pytest.mark.slow
+
 TWO_BY_TWO: dict[str, Any] = {
     "distribution": {"type": "pytorch", "process_count_per_instance": 2},
     "resources": {"instance_count": 2},
 }
+ONE_ON_EACH = TWO_BY_TWO | {"distribution": {"type": "pytorch", "process_count_per_instance": 1}}
+TWO_ON_ONE = TWO_BY_TWO | {"resources": {"instance_count": 1}}
 
 
-def job_of(workspace: Any, script: str) -> Path:
+def job_of(workspace: Any, script: str, size: dict[str, Any]) -> Path:
     shutil.copy(SCRIPTS / script, workspace.code)
-    file: Path = workspace.one_job(f"python {script}", **TWO_BY_TWO)
+    file: Path = workspace.one_job(f"python {script}", **size)
     return file
 
 
@@ -31,12 +35,21 @@ def logs_of(record: RunRecord) -> list[str]:
     return [log.read_text() for log in logs if log.parent.name == "user_logs"]
 
 
-@pytest.mark.parametrize("script", ["ddp.py", "mixed_precision.py", "fsdp.py", "fully_shard.py"])
-def test_a_script_for_gpus_takes_its_steps(workspace: Any, script: str) -> None:
-    record = workspace.run(job_of(workspace, script), without_gpus=True)
+@pytest.mark.parametrize(
+    ("script", "size", "ranks"),
+    [
+        ("ddp.py", TWO_BY_TWO, 4),
+        ("mixed_precision.py", TWO_ON_ONE, 2),
+        ("fsdp.py", TWO_ON_ONE, 2),
+        ("fully_shard.py", TWO_BY_TWO, 4),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_script_for_gpus_takes_its_steps(workspace: Any, script: str, size: dict[str, Any], ranks: int) -> None:
+    record = workspace.run(job_of(workspace, script, size), without_gpus=True)
     assert record.status == "completed", record.reason
     logs = logs_of(record)
-    assert len(logs) == 4
+    assert len(logs) == ranks
     for log in logs:
         assert log.count("step ") == 5
         assert log.count("trainyard: without GPUs: the CPU stands in for 2 CUDA devices") == 1
@@ -58,7 +71,7 @@ def test_its_results_are_not_those_of_a_run_with_gpus(workspace: Any) -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the script runs on GPUs")
 def test_nothing_is_changed_without_the_flag(workspace: Any, tmp_path: Path) -> None:
-    record = workspace.run(job_of(workspace, "ddp.py"), devices=tmp_path)
+    record = workspace.run(job_of(workspace, "ddp.py", TWO_ON_ONE), devices=tmp_path)
     reason = record.jobs["work"].reason
     assert "--without-gpus" in reason
     assert "docs/coming-from/own_script.md" in reason
@@ -89,7 +102,7 @@ def test_what_has_no_stand_in_is_named_with_its_line(workspace: Any) -> None:
 def test_a_device_that_no_machine_has_is_an_error_as_with_gpus(workspace: Any, place: str) -> None:
     made = "import os\nimport torch\n\nrank = int(os.environ['RANK'])\nmodel = torch.nn.Linear(2, 1)\n"
     (workspace.code / "by_rank.py").write_text(f"{made}{place}\n")
-    record = workspace.run(workspace.one_job("python by_rank.py", **TWO_BY_TWO), without_gpus=True)
+    record = workspace.run(workspace.one_job("python by_rank.py", **ONE_ON_EACH), without_gpus=True)
     assert f"line 6, `{place}`: with GPUs this fails as well" in record.jobs["work"].reason
     assert "invalid device ordinal" in record.jobs["work"].reason
 
@@ -100,5 +113,5 @@ def test_the_three_lines_of_the_page_run_here(workspace: Any) -> None:
     made = "import os\nimport torch\n\nmodel = torch.nn.Linear(2, 1)\n"
     used = "print(model(torch.ones(1, 2, device=device)).shape)\n"
     (workspace.code / "three.py").write_text(made + lines + used)
-    record = workspace.run(workspace.one_job(f"{sys.executable} three.py", **TWO_BY_TWO))
+    record = workspace.run(workspace.one_job(f"{sys.executable} three.py", **TWO_ON_ONE))
     assert record.status == "completed", record.reason

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from trainyard.render.project import Project
+from trainyard.render.rendering import render
+from trainyard.render.writing import write
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -18,13 +20,31 @@ def repository() -> Project:
     return Project(REPOSITORY)
 
 
+def copy_of_project(folder: Path) -> Project:
+    """A copy of this repository's templates, profiles and settings files in a new folder."""
+    for part in ("templates", "profiles", "settings"):
+        shutil.copytree(REPOSITORY / part, folder / part)
+    return Project(folder)
+
+
 @pytest.fixture
 def project(tmp_path: Path) -> Project:
     """A copy of this repository's templates, profiles and settings files."""
-    root = tmp_path / "project"
-    for folder in ("templates", "profiles", "settings"):
-        shutil.copytree(REPOSITORY / folder, root / folder)
-    return Project(root)
+    return copy_of_project(tmp_path / "project")
+
+
+@pytest.fixture(scope="session")
+def rendered_once(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """Such a copy, rendered for t4. Not to be changed: `rendered` is a copy of it."""
+    project = copy_of_project(tmp_path_factory.mktemp("rendered") / "project")
+    write(project, render(project, "t4"))
+    return project
+
+
+@pytest.fixture
+def rendered(rendered_once: Project, tmp_path: Path) -> Project:
+    """A project rendered for t4, to change at will."""
+    return Project(Path(shutil.copytree(rendered_once.root, tmp_path / "project")))
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -31,14 +32,21 @@ def render_again(project: Project) -> WriteReport:
     return write(project, render(project))
 
 
-@pytest.fixture
-def committed(project: Project) -> Project:
-    """A project with its rendered files, committed on the branch main."""
-    write(project, render(project, "t4"))
+@pytest.fixture(scope="module")
+def committed_once(rendered_once: Project, tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """A project with its rendered files, committed on the branch main. Not to be changed."""
+    root = tmp_path_factory.mktemp("committed") / "project"
+    project = Project(Path(shutil.copytree(rendered_once.root, root)))
     git(project, "init", "--quiet")
     git(project, "add", ".")
     git(project, "commit", "--quiet", "-m", "rendered for t4")
     return project
+
+
+@pytest.fixture
+def committed(committed_once: Project, tmp_path: Path) -> Project:
+    """Such a project, to change at will."""
+    return Project(Path(shutil.copytree(committed_once.root, tmp_path / "project")))
 
 
 def changed_lines(project: Project) -> dict[str, int]:

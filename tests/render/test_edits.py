@@ -16,12 +16,6 @@ from trainyard.render.rendering import render
 from trainyard.render.writing import write
 
 
-@pytest.fixture
-def rendered(project: Project) -> Project:
-    write(project, render(project, "t4"))
-    return project
-
-
 def edit(project: Project, file: str, old: str, new: str) -> Path:
     path = project.root / file
     text = path.read_text()

@@ -34,25 +34,23 @@ def test_a_rendering_is_written_and_then_unchanged(project: Project) -> None:
     assert second.lines() == [f"t4: {len(rendering.files)} files, 0 changed, 0 removed"]
 
 
-def test_another_profile_replaces_and_removes_what_the_first_made(project: Project) -> None:
-    written(project, "t4")
-    report = written(project, "local")
-    clusters = [project.root / "compute" / f"{name}_cluster.yaml" for name in ("cpu", "gpu")]
+def test_another_profile_replaces_and_removes_what_the_first_made(rendered: Project) -> None:
+    report = written(rendered, "local")
+    clusters = [rendered.root / "compute" / f"{name}_cluster.yaml" for name in ("cpu", "gpu")]
     assert report.removed == clusters
-    assert not (project.root / "compute").exists(), "no folder is left empty"
+    assert not (rendered.root / "compute").exists(), "no folder is left empty"
     assert "removed compute/gpu_cluster.yaml: profile local does not render this file" in report.lines()
     assert report.saved == {}
 
 
-def test_the_text_of_a_hand_edited_file_is_kept(project: Project) -> None:
-    written(project, "t4")
-    component, cluster = project.root / "components/evaluate.yaml", project.root / "compute/gpu_cluster.yaml"
+def test_the_text_of_a_hand_edited_file_is_kept(rendered: Project) -> None:
+    component, cluster = rendered.root / "components/evaluate.yaml", rendered.root / "compute/gpu_cluster.yaml"
     for file in (component, cluster):
         file.write_text(file.read_text() + "# mine\n")
-    report = written(project, "local")
+    report = written(rendered, "local")
     assert report.saved == {
-        component: project.replaced / "1" / "components/evaluate.yaml",
-        cluster: project.replaced / "1" / "compute/gpu_cluster.yaml",
+        component: rendered.replaced / "1" / "components/evaluate.yaml",
+        cluster: rendered.replaced / "1" / "compute/gpu_cluster.yaml",
     }
     assert all(copy.read_text().endswith("# mine\n") for copy in report.saved.values())
     assert "# mine" not in component.read_text()
@@ -61,34 +59,32 @@ def test_the_text_of_a_hand_edited_file_is_kept(project: Project) -> None:
         " .trainyard/replaced/1/components/evaluate.yaml"
     )
     component.write_text(component.read_text() + "# again\n")
-    assert list(written(project, "local").saved.values()) == [project.replaced / "2" / "components/evaluate.yaml"]
+    assert list(written(rendered, "local").saved.values()) == [rendered.replaced / "2" / "components/evaluate.yaml"]
 
 
-def test_hand_edited_json_is_kept_even_if_an_editor_reformatted_it(project: Project) -> None:
-    written(project, "t4")
-    folder = project.root / "components" / "deepspeed"
+def test_hand_edited_json_is_kept_even_if_an_editor_reformatted_it(rendered: Project) -> None:
+    folder = rendered.root / "components" / "deepspeed"
     edited, laid_out = folder / "zero2.json", folder / "zero3.json"
     edited.write_text(edited.read_text().replace('"stage": 2', '"stage": 1'))
     laid_out.write_text(json.dumps(json.loads(laid_out.read_text()), indent=4))
-    assert drifts(project) == {
+    assert drifts(rendered) == {
         f"components/deepspeed/{name}.json": f"was edited by hand; edit templates/components/deepspeed/{name}.json.j2"
         " or profiles/t4.yaml instead"
         for name in ("zero2", "zero3")
     }
-    report = written(project, "t4")
+    report = written(rendered, "t4")
     assert list(report.saved) == report.written == [edited, laid_out]
     assert '"stage": 1' in report.saved[edited].read_text()
-    assert find_drift(project) == []
+    assert find_drift(rendered) == []
 
 
 @pytest.mark.parametrize("name", ["components/evaluate.yaml", "components/deepspeed/zero2.json"])
-def test_a_copy_under_another_name_is_not_touched(project: Project, name: str) -> None:
-    written(project, "t4")
-    original = project.root / name
+def test_a_copy_under_another_name_is_not_touched(rendered: Project, name: str) -> None:
+    original = rendered.root / name
     copy = original.with_stem("mine")
     copy.write_text(original.read_text())
-    assert find_drift(project) == []
-    assert written(project, "nd96").removed == []
+    assert find_drift(rendered) == []
+    assert written(rendered, "nd96").removed == []
     assert copy.exists()
 
 
@@ -114,13 +110,12 @@ def test_files_beside_the_rendered_ones_stay(project: Project) -> None:
     assert (project.root / "components" / "picture.png").exists()
 
 
-def test_a_file_whose_header_cannot_be_understood_is_not_touched(project: Project) -> None:
-    written(project, "t4")
-    file = project.root / "components" / "evaluate.yaml"
+def test_a_file_whose_header_cannot_be_understood_is_not_touched(rendered: Project) -> None:
+    file = rendered.root / "components" / "evaluate.yaml"
     text = file.read_text().replace("edit those", "edit these")
     file.write_text(text)
     with pytest.raises(SpecError, match=r"components/evaluate.yaml.*not rendered by Trainyard"):
-        written(project, "t4")
+        written(rendered, "t4")
     assert file.read_text() == text
 
 
@@ -205,23 +200,21 @@ def test_a_folder_that_cannot_be_created_is_named(project: Project) -> None:
         written(project, "t4")
 
 
-def test_a_file_that_cannot_be_removed_is_named(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    written(project, "t4")
+def test_a_file_that_cannot_be_removed_is_named(rendered: Project, monkeypatch: pytest.MonkeyPatch) -> None:
 
     def refuse(self: Path) -> None:
         raise PermissionError(errno.EACCES, "Permission denied")
 
     monkeypatch.setattr(Path, "unlink", refuse)
     with pytest.raises(SpecError, match=r"cpu_cluster.yaml.*cannot be removed: permission denied"):
-        written(project, "local")
+        written(rendered, "local")
 
 
-def test_permissions_of_replaced_files_stay(project: Project) -> None:
-    written(project, "t4")
-    file = project.root / "compute" / "gpu_cluster.yaml"
+def test_permissions_of_replaced_files_stay(rendered: Project) -> None:
+    file = rendered.root / "compute" / "gpu_cluster.yaml"
     assert file.stat().st_mode & 0o600 == 0o600
     file.chmod(0o664)
-    written(project, "nd96")
+    written(rendered, "nd96")
     assert file.stat().st_mode & 0o777 == 0o664
 
 
@@ -243,35 +236,33 @@ def test_settings_are_laid_over_those_on_disk(project: Project) -> None:
     assert render(project, None, {"spot": True}).profile.settings == {"nodes": 4, "spot": True}
 
 
-def test_every_reason_for_drift_is_reported(project: Project) -> None:
-    written(project, "t4")
-    (project.root / "pipelines" / "ddp.yaml").unlink()
-    edited = project.root / "components" / "evaluate.yaml"
+def test_every_reason_for_drift_is_reported(rendered: Project) -> None:
+    (rendered.root / "pipelines" / "ddp.yaml").unlink()
+    edited = rendered.root / "components" / "evaluate.yaml"
     edited.write_text(edited.read_text().replace("instance_count: 1", "instance_count: 2"))
-    template = project.templates / "environments" / "trainyard.yaml.j2"
+    template = rendered.templates / "environments" / "trainyard.yaml.j2"
     template.write_text(template.read_text() + "# more\n")
-    (project.templates / "environments" / "trainyard" / "requirements.txt.j2").unlink()
-    assert drifts(project) == {
+    (rendered.templates / "environments" / "trainyard" / "requirements.txt.j2").unlink()
+    assert drifts(rendered) == {
         "components/evaluate.yaml": "was edited by hand; edit templates/components/evaluate.yaml.j2 or"
         " profiles/t4.yaml instead",
         "environments/trainyard.yaml": "is not what templates/environments/trainyard.yaml.j2 and profile t4 render now",
         "environments/trainyard/requirements.txt": "profile t4 does not render this file",
         "pipelines/ddp.yaml": "is missing",
     }
-    (drift,) = [drift for drift in find_drift(project) if drift.path == edited]
+    (drift,) = [drift for drift in find_drift(rendered) if drift.path == edited]
     assert "-  instance_count: 2\n+  instance_count: 1\n" in drift.diff
 
 
-def test_a_changed_profile_drifts_what_holds_its_values(project: Project) -> None:
-    written(project, "t4")
-    profile = project.profiles / "t4.yaml"
+def test_a_changed_profile_drifts_what_holds_its_values(rendered: Project) -> None:
+    profile = rendered.profiles / "t4.yaml"
     profile.write_text(profile.read_text() + "# a remark\n")
-    assert drifts(project) == {}
+    assert drifts(rendered) == {}
     profile.write_text(profile.read_text().replace("shm_size: 16g", "shm_size: 32g"))
-    assert drifts(project)["components/train_ddp.yaml"] == (
+    assert drifts(rendered)["components/train_ddp.yaml"] == (
         "is not what templates/components/train_ddp.yaml.j2 and profile t4 render now"
     )
-    assert "pipelines/ddp.yaml" not in drifts(project)
+    assert "pipelines/ddp.yaml" not in drifts(rendered)
 
 
 def test_another_profile_drifts_and_names_what_the_files_are_for(project: Project) -> None:
@@ -282,19 +273,17 @@ def test_another_profile_drifts_and_names_what_the_files_are_for(project: Projec
     assert set(drifts(project, "nd96").values()) == {reason}
 
 
-def test_a_file_that_is_in_the_way_is_drift(project: Project) -> None:
-    written(project, "t4")
-    (project.root / "compute" / "gpu_cluster.yaml").write_text("name: mine")
-    assert drifts(project) == {"compute/gpu_cluster.yaml": "was not rendered by Trainyard"}
-    (drift,) = difference(project, render(project, "t4"))
+def test_a_file_that_is_in_the_way_is_drift(rendered: Project) -> None:
+    (rendered.root / "compute" / "gpu_cluster.yaml").write_text("name: mine")
+    assert drifts(rendered) == {"compute/gpu_cluster.yaml": "was not rendered by Trainyard"}
+    (drift,) = difference(rendered, render(rendered, "t4"))
     assert "\\ No newline at end of file" in drift.diff
 
 
-def test_the_difference_of_a_profile_is_what_writing_it_changes(project: Project) -> None:
-    written(project, "t4")
-    rendering: Rendering = render(project, "nd96")
-    diff = "".join(drift.diff for drift in difference(project, rendering))
+def test_the_difference_of_a_profile_is_what_writing_it_changes(rendered: Project) -> None:
+    rendering: Rendering = render(rendered, "nd96")
+    diff = "".join(drift.diff for drift in difference(rendered, rendering))
     assert "-size: Standard_NC64as_T4_v3\n" in diff
     assert "+size: Standard_ND96asr_v4\n" in diff
-    write(project, rendering)
-    assert difference(project, rendering) == []
+    write(rendered, rendering)
+    assert difference(rendered, rendering) == []

@@ -65,7 +65,7 @@ NOT_LOADED = frozenset(
 """Pipelines with components that only Azure ML has, with jobs that only Azure ML runs, or with a key written twice."""
 EVERY_PROCESS = 10**9
 """Else a run scales jobs down to the processors of this machine."""
-SEEDS = 8
+SEEDS = 4
 SOAK_SEEDS = 100
 """`make soak` goes on to this one."""
 CASES_PER_SEED = 100

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from peft import LoraConfig, get_peft_model
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from published_trainings import FIXED_ROUND, held_out_trainings, median_time_error, published_trainings, timed_trainings
@@ -138,6 +137,8 @@ def test_mfu_counts_what_a_run_of_the_training_counts(is_adapted: bool) -> None:
     with torch.device("meta"):
         run = AutoModelForCausalLM.from_config(AutoConfig.for_model("gpt2"))
     if is_adapted:
+        from peft import LoraConfig, get_peft_model  # seconds, which every process that collects tests would take
+
         run = get_peft_model(run, LoraConfig(r=8, target_modules="all-linear"))
     of_run = flops_of_transformer(run)
     assert of_run is not None

@@ -1,8 +1,9 @@
-"""A `python` whose modules start in a moment: forked from a process that has imported torch and other packages.
+"""A `python` whose modules start in a moment: forked from a process that has imported torch or other packages.
 
 For tests that run whole pipelines, which otherwise spend most of their time on imports. Trainyard itself is not
 imported before: `python -m` takes it from where the job runs, in a process of its own, with the variables, folder,
-output, signals and end of the process that was started. tests/cli/test_new_project.py starts Python itself too.
+output, signals and end of the process that was started. What that starts with `sys.executable` is forked as well.
+tests/cli/test_new_project.py starts Python itself too.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ import socket
 import subprocess
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-_IMPORTED_BEFORE = (
+OF_STEPS = (
     "matplotlib.figure",
     "mlflow",
     "peft",
@@ -46,10 +47,10 @@ _PR_SET_PDEATHSIG = 1
 class ForkedPython:
     """The server that forks, and the `python` that asks it. A context manager: nothing outlives it.
 
-    `python` may be that of another environment.
+    `python` may be that of another environment, and `modules` are what has been imported.
     """
 
-    def __init__(self, folder: Path, python: Path = Path(sys.executable)) -> None:
+    def __init__(self, folder: Path, python: Path = Path(sys.executable), *, modules: Sequence[str] = OF_STEPS) -> None:
         self.python = folder / "python"
         address = folder / "socket"
         client = [
@@ -62,7 +63,7 @@ class ForkedPython:
         self.python.write_text(f'#!/bin/sh\nexec {shlex.join(client)} "$@"\n')
         self.python.chmod(0o755)
         self._process = subprocess.Popen(
-            [python, __file__, str(address)],
+            [python, __file__, str(address), str(self.python), *modules],
             env={**os.environ, **_WITHOUT_THREADS},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -78,9 +79,10 @@ class ForkedPython:
         self._process.wait()
 
 
-def _serve(address: str) -> None:
+def _serve(address: str, executable: str, *modules: str) -> None:
     """Fork a process for each connection, until the standard input ends."""
-    for name in _IMPORTED_BEFORE:
+    sys.executable = executable
+    for name in modules:
         __import__(name)
     threads = len(os.listdir("/proc/self/task"))
     assert threads == 1, f"{threads} threads: forking would lose all but one"
@@ -145,6 +147,7 @@ def _become_module(
     os.environ.clear()
     os.environ.update(environment)
     sys.argv[1:] = arguments[1:]
+    sys.orig_argv[1:] = ["-m", *arguments]
     sys.path[:1] = ["", *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))]
     exit_code: object = 1
     try:
@@ -161,4 +164,4 @@ def _become_module(
 
 
 if __name__ == "__main__":
-    _serve(sys.argv[1])
+    _serve(*sys.argv[1:])

@@ -86,12 +86,16 @@ def start_ranks(
     environment: Mapping[str, str] | None = None,
     delayed_rank: int | None = None,
     nodes: int = 1,
+    python: Path = Path(sys.executable),
 ) -> Ranks:
-    """Start a step, or a script of the tests, as so many processes; `delayed_rank` comes two seconds after."""
+    """Start a step, or a script of the tests, as so many processes; `delayed_rank` comes two seconds after.
+
+    Where nothing depends on how a process begins, the fixture `forked_python` spares them their imports.
+    """
     ranks = Ranks()
     port = free_port()
     module = step if (TESTS / f"{step}.py").is_file() else f"trainyard.steps.{step}"
-    command = [sys.executable, "-m", module, *[str(argument) for argument in arguments]]
+    command = [python, "-m", module, *[str(argument) for argument in arguments]]
     order = sorted(range(world_size), key=lambda rank: rank == delayed_rank)
     by_rank = {}
     for rank in order:

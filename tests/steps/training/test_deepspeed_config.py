@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from rank_processes import start_ranks, training_arguments
+from forked_ranks import forked_ranks
+from rank_processes import training_arguments
 
 from trainyard.settings.batch_arithmetic import divide_batch
 from trainyard.settings.deepspeed_configuration import configured_settings
@@ -155,9 +156,8 @@ def test_a_configuration_gives_the_settings_that_the_step_is_not_given(digits: P
     file = tmp_path / "zero.json"
     file.write_text(json.dumps(AS_PEOPLE_HAVE_IT))
     arguments = [*training_arguments(digits, tmp_path), "--deepspeed-config", file, "--weight-decay", "0.1"]
-    ranks = start_ranks("train_deepspeed", arguments, 1)
-    assert ranks.wait() == [0], ranks.outputs
-    (log,) = ranks.outputs
+    exit_codes, (log,) = forked_ranks().run("train_deepspeed", arguments, 1)
+    assert exit_codes == [0], log
     found = {words[0]: words[1:] for words in map(str.split, log.splitlines()) if len(words) > 2}
     place = f"{tmp_path.name}/zero.json:"
     assert found["learning_rate"] == ["3e-05", place, "optimizer.params.lr"]

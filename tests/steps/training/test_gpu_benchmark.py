@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from rank_processes import clean_environment, without_greetings
@@ -28,25 +30,28 @@ def test_the_benchmark_runs_with_a_tiny_model() -> None:
     assert lines[-2] == "no NVIDIA GPU: Llama 1.1B not measured; GPT-2 124M not measured; GPT-2 350M not measured"
 
 
+@pytest.fixture
+def check(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """benchmarks/gpu_check.py, in this process."""
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    return importlib.import_module("gpu_check")
+
+
 @pytest.mark.slow
-def test_the_check_kills_a_training_and_holds_it_against_one_that_ended_by_itself() -> None:
-    result = subprocess.run(
-        [sys.executable, ROOT / "benchmarks" / "gpu_check.py", "--without-gpu", "--only", "killed and resumed"],
-        env=clean_environment(),
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert result.returncode == 0, result.stdout + result.stderr
-    assert "3 of 3 as expected, 0 failed" in result.stdout
+@pytest.mark.usefixtures("jobs_are_forked")
+def test_the_check_kills_a_training_and_compares_it_with_one_that_ended_by_itself(
+    check: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["gpu_check.py", "--without-gpu", "--only", "killed and resumed"])
+    monkeypatch.setattr(check, "STEPS", 5)  # a step takes a CPU long
+    exit_code = check.main()
+    printed = capsys.readouterr().out
+    assert exit_code == 0, printed
+    assert "3 of 3 as expected, 0 failed" in printed
 
 
-def test_the_check_says_that_there_is_no_gpu() -> None:
-    result = subprocess.run(
-        [sys.executable, ROOT / "benchmarks" / "gpu_check.py"],
-        env={**clean_environment(), "CUDA_VISIBLE_DEVICES": ""},
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
-    assert (result.returncode, result.stderr) == (2, "no GPU that torch can use: nothing can be checked here\n")
+def test_the_check_reports_that_there_is_no_gpu(
+    check: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["gpu_check.py"])
+    assert (check.main(), capsys.readouterr().err) == (2, "no GPU that torch can use: nothing can be checked here\n")

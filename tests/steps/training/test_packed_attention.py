@@ -266,8 +266,9 @@ def test_padding_is_no_token_and_documents_do_not_see_each_other(long_rows: Path
 
 
 def test_measures_of_a_training_count_no_padding(long_rows: Path, tmp_path: Path) -> None:
-    small = ("--model-type", "llama", "--model-overrides", '{"hidden_size": 32, "num_hidden_layers": 1}')
-    flags = ("--epochs", 1, "--global-batch-size", 2, "--micro-batch-size", 1, "--log-every-steps", 10**6)
+    sizes = '{"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}'
+    small = ("--model-type", "llama", "--model-overrides", sizes)
+    flags = ("--epochs", 1, "--global-batch-size", 4, "--micro-batch-size", 2, "--log-every-steps", 10**6)
     arguments = training_arguments(long_rows, tmp_path, "language_modeling", *small, *flags)
     assert train_ddp.main([str(argument) for argument in arguments]) == 0
     (*_, line) = map(json.loads, (tmp_path / "metrics" / "metrics.jsonl").read_text().splitlines())

@@ -194,12 +194,12 @@ def test_ranks_in_lockstep_evaluate_exactly(digits: Path, tmp_path: Path) -> Non
     assert figures[1] == pytest.approx(figures[0], rel=1e-4)
 
 
-def test_a_port_in_use_is_named(digits: Path, tmp_path: Path) -> None:
+def test_a_port_in_use_is_named(digits: Path, tmp_path: Path, forked_python: Path) -> None:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         port = listener.getsockname()[1]
-        result = one_rank(digits, tmp_path, rank=0, world_size=2, port=port)
+        result = one_rank(forked_python, digits, tmp_path, rank=0, world_size=2, port=port)
     assert result.returncode == 1
     assert result.stderr.splitlines()[-1] == (
         f"trainyard.steps.train_ddp: error: rank 0 cannot listen on 127.0.0.1:{port} (MASTER_ADDR:MASTER_PORT): "
@@ -209,9 +209,11 @@ def test_a_port_in_use_is_named(digits: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_master_or_ranks_that_never_come_are_named(digits: Path, tmp_path: Path, rank: int) -> None:
+def test_a_master_or_ranks_that_never_come_are_named(
+    digits: Path, tmp_path: Path, forked_python: Path, rank: int
+) -> None:
     port = free_port()
-    result = one_rank(digits, tmp_path, rank=rank, world_size=2, port=port, timeout_seconds=3)
+    result = one_rank(forked_python, digits, tmp_path, rank=rank, world_size=2, port=port, timeout_seconds=3)
     assert result.returncode == 1
     line = result.stderr.splitlines()[-1]
     assert f"127.0.0.1:{port} (MASTER_ADDR:MASTER_PORT) within 3 seconds (--process-group-timeout-seconds)" in line
@@ -220,7 +222,7 @@ def test_a_master_or_ranks_that_never_come_are_named(digits: Path, tmp_path: Pat
     assert "Traceback" not in result.stderr
 
 
-def test_who_listens_on_the_port_for_a_moment_is_not_rank_0(digits: Path, tmp_path: Path) -> None:
+def test_who_listens_on_the_port_for_a_moment_is_not_rank_0(digits: Path, tmp_path: Path, forked_python: Path) -> None:
     somebody_else = socket.create_server(("127.0.0.1", 0))
     port = somebody_else.getsockname()[1]
 
@@ -231,19 +233,19 @@ def test_who_listens_on_the_port_for_a_moment_is_not_rank_0(digits: Path, tmp_pa
 
     leaving = threading.Thread(target=leave_at_the_first_visit, daemon=True)
     leaving.start()
-    result = one_rank(digits, tmp_path, rank=1, world_size=2, port=port, timeout_seconds=3)
+    result = one_rank(forked_python, digits, tmp_path, rank=1, world_size=2, port=port, timeout_seconds=3)
     leaving.join(timeout=60)
     assert result.returncode == 1
     line = result.stderr.splitlines()[-1]
     assert re.match(rf".*error: rank 1 of 2 on \S+ \(127.0.0.1\) cannot reach rank 0 at 127.0.0.1:{port} ", line)
 
 
-def test_ranks_that_were_started_differently_say_how(digits: Path, tmp_path: Path) -> None:
+def test_ranks_that_were_started_differently_say_how(digits: Path, tmp_path: Path, forked_python: Path) -> None:
     flags = training_arguments(digits, tmp_path, "tiny_task:TinyTask")
     ranks = Ranks()
     port = free_port()
     for rank in range(2):
-        command = [sys.executable, "-m", "trainyard.steps.train_ddp", *map(str, flags), "--seed", str(rank)]
+        command = [forked_python, "-m", "trainyard.steps.train_ddp", *map(str, flags), "--seed", str(rank)]
         environment = {**clean_environment(), **rank_variables(rank, 2, port)}
         ranks.processes.append(
             subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -257,12 +259,12 @@ def test_ranks_that_were_started_differently_say_how(digits: Path, tmp_path: Pat
 
 
 def one_rank(
-    data: Path, out: Path, *, rank: int, world_size: int, port: int, timeout_seconds: int = 20
+    python: Path, data: Path, out: Path, *, rank: int, world_size: int, port: int, timeout_seconds: int = 20
 ) -> subprocess.CompletedProcess[str]:
     """Start a single rank of a world."""
     flags = training_arguments(data, out, "tiny_task:TinyTask", "--process-group-timeout-seconds", timeout_seconds)
     return subprocess.run(
-        [sys.executable, "-m", "trainyard.steps.train_ddp", *[str(flag) for flag in flags]],
+        [python, "-m", "trainyard.steps.train_ddp", *[str(flag) for flag in flags]],
         env={**clean_environment(), **rank_variables(rank, world_size, port)},
         capture_output=True,
         text=True,

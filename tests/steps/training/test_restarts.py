@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 from forked_ranks import forked_ranks
-from rank_processes import Ranks, start_ranks, training_arguments
+from rank_processes import SOURCE, TESTS, Ranks, start_ranks, training_arguments
 
 from trainyard.steps import train_ddp
 from trainyard.steps.training.checkpoints.checkpoint_to_resume import checkpoint_folders, step_folder
 from trainyard.steps.training.checkpoints.commit import read_commit
 
+FORKED_WORKERS = TESTS / "forked_workers"
 LIMIT_SECONDS = 240
 LAST_STEP = 42
 
@@ -48,16 +49,20 @@ def flags(digits: Path, out: Path, restarts: int) -> list[object]:
     return training_arguments(digits, out, "tiny_task:Slow", *more)
 
 
-def start(digits: Path, out: Path, restarts: int, ranks: int = 2) -> Ranks:
-    return start_ranks("train_ddp", flags(digits, out, restarts), ranks)
+def start(digits: Path, out: Path, python_of_workers: Path, restarts: int, ranks: int = 2) -> Ranks:
+    """Start watchers, whose workers run with a Python that spares them their imports."""
+    environment = {"FORKED_PYTHON": str(python_of_workers), "PYTHONPATH": f"{FORKED_WORKERS}:{SOURCE}:{TESTS}"}
+    return start_ranks("train_ddp", flags(digits, out, restarts), ranks, environment=environment)
 
 
 @pytest.mark.slow
-def test_a_killed_worker_is_replaced_and_every_bit_is_as_undisturbed(digits: Path, tmp_path: Path) -> None:
+def test_a_killed_worker_is_replaced_and_every_bit_is_as_undisturbed(
+    digits: Path, tmp_path: Path, forked_python: Path
+) -> None:
     """Rank 1's worker is killed, then rank 0's, in whose place the store survives. No process is left."""
     exit_codes, outputs = forked_ranks().run("train_ddp", flags(digits, tmp_path / "whole", 0), 2)
     assert exit_codes == [0, 0], outputs
-    ranks, workers = start(digits, tmp_path / "cut", 2), []
+    ranks, workers = start(digits, tmp_path / "cut", forked_python, 2), []
     try:
         for rank, step in ((1, 5), (0, 20)):
             wait_for_checkpoint(ranks, tmp_path / "cut", step)
@@ -78,14 +83,16 @@ def test_a_killed_worker_is_replaced_and_every_bit_is_as_undisturbed(digits: Pat
 
 
 @pytest.mark.slow
-def test_a_stop_reaches_the_worker_and_used_up_restarts_end_the_job(digits: Path, tmp_path: Path) -> None:
-    ranks = start(digits, tmp_path, 1, ranks=1)
+def test_a_stop_reaches_the_worker_and_used_up_restarts_end_the_job(
+    digits: Path, tmp_path: Path, forked_python: Path
+) -> None:
+    ranks = start(digits, tmp_path, forked_python, 1, ranks=1)
     wait_for_checkpoint(ranks, tmp_path, 5)
     ranks.signal(0, signal.SIGTERM)
     assert ranks.wait(LIMIT_SECONDS) == [75], ranks.outputs
     stopped_at = checkpoint_folders(tmp_path / "checkpoints")[0].name
 
-    ranks = start(digits, tmp_path, 1, ranks=1)
+    ranks = start(digits, tmp_path, forked_python, 1, ranks=1)
     for step in (int(stopped_at.removeprefix("step-")) // 5 * 5 + 5, 25):
         wait_for_checkpoint(ranks, tmp_path, step)
         os.kill(worker_of(ranks.processes[0].pid), signal.SIGKILL)
@@ -108,11 +115,17 @@ def test_a_stop_reaches_the_worker_and_used_up_restarts_end_the_job(digits: Path
     ],
 )
 def test_what_another_start_may_help_with_is_restarted(
-    digits: Path, tmp_path: Path, failure: str, failures: int, exit_code: int, expected: str
+    digits: Path,
+    tmp_path: Path,
+    forked_python: Path,
+    failure: str,
+    failures: int,
+    exit_code: int,
+    expected: str,
 ) -> None:
     environment = {"TINY_TASK_FAILURE": failure, "TINY_TASK_FAILURES": str(failures)}
     arguments = training_arguments(digits, tmp_path, "tiny_task:Failing", "--max-steps", 2, "--restarts", 1)
-    ranks = start_ranks("train_ddp", arguments, 1, environment=environment)
+    ranks = start_ranks("train_ddp", arguments, 1, environment=environment, python=forked_python)
     assert ranks.wait(LIMIT_SECONDS) == [exit_code], ranks.outputs
     assert expected.replace("NODE", f"node 0 ({socket.gethostname()})") in ranks.outputs[0]
     assert ranks.outputs[0].count("Traceback (most recent call last)") == failures, "each is shown once, in full"

@@ -158,11 +158,13 @@ def test_the_training_continues_when_nobody_answers(
 
 
 @pytest.mark.slow
-def test_an_eviction_stops_all_ranks(digits: Path, tmp_path: Path, service: MetadataService) -> None:
+def test_an_eviction_stops_all_ranks(
+    digits: Path, tmp_path: Path, service: MetadataService, forked_python: Path
+) -> None:
     """Only the node's first rank asks; both commit, and end with 75."""
     flags = ("--epochs", 200, "--scheduled-events-url", service.url, "--checkpoint-every-steps", 0)
     arguments = training_arguments(digits, tmp_path, "tiny_task:Slow", *flags)
-    ranks = start_ranks("train_ddp", arguments, 2)
+    ranks = start_ranks("train_ddp", arguments, 2, python=forked_python)
     metrics = tmp_path / "metrics" / "metrics.jsonl"
     end = time.monotonic() + 60
     while not (metrics.exists() and metrics.read_text()):
