@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+from multiprocessing import Barrier
 from pathlib import Path
 
 import pytest
 
 from trainyard.lint.linter import lint
-from trainyard.lint.processors import divided
+from trainyard.lint.processors import aside, divided
 
 COMPONENT = """\
 type: command
@@ -46,14 +47,23 @@ def test_findings_are_the_same_with_any_number_of_processes(many_files: Path) ->
     assert lint([many_files], processes=5).diagnostics == alone
 
 
+def in_parts(count: int, each: int = 50) -> list[range]:
+    return [range(first, min(first + each, count)) for first in range(0, count, each)]
+
+
 def test_results_come_in_the_order_of_the_items() -> None:
-    results = divided(range(1000), lambda number: (number * 2, os.getpid()), processes=3)
+    results = divided(in_parts(1000), lambda number: (number * 2, os.getpid()), processes=3)
     assert [result for result, _ in results] == list(range(0, 2000, 2))
-    assert os.getpid() not in {process for _, process in results}
 
 
-def test_few_items_are_not_worth_a_process() -> None:
-    assert {divided([1, 2, 3], lambda _: os.getpid(), processes=8)[0]} == {os.getpid()}
+def test_copies_take_parts_while_this_process_is_at_another() -> None:
+    rendezvous = Barrier(3)  # each of three processes has taken a part before any of them goes on
+    processes = divided(in_parts(3, each=1), lambda _: (rendezvous.wait(), os.getpid())[1], processes=3)
+    assert len(set(processes)) == 3
+
+
+def test_one_process_does_everything_itself() -> None:
+    assert set(divided(in_parts(200), lambda _: os.getpid(), processes=1)) == {os.getpid()}
 
 
 def test_what_a_process_fails_at_is_done_here() -> None:
@@ -64,4 +74,13 @@ def test_what_a_process_fails_at_is_done_here() -> None:
             raise MemoryError
         return number
 
-    assert divided(range(400), fails_in_a_copy, processes=2) == list(range(400))
+    assert divided(in_parts(400), fails_in_a_copy, processes=2) == list(range(400))
+
+
+def test_an_error_in_a_copy_is_raised_here() -> None:
+    def fails() -> None:
+        raise ValueError(f"in process {os.getpid()}")
+
+    result = aside(fails)
+    with pytest.raises(ValueError, match=f"in process {os.getpid()}$"):
+        result()

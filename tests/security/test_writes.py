@@ -120,6 +120,7 @@ WRITERS = {
     "azure/recorder.py": "the recording, to stdout",
     "cli/plan_difference.py": "a revision is laid out in a temporary folder of its own",
     "cli/rendering_difference.py": "a rendering is written into a temporary folder of its own",
+    "lint/processors.py": "pipes between copies of this process",
     "project_files.py": "the one function",
     "report/comparison.py": "the page that --out names",
     "report/run_report.py": "the page in the folder of a run, whose record is checked",

@@ -13,7 +13,7 @@ import click
 
 from trainyard.cli import working_folder
 from trainyard.cli.parameters import AtLeast, OneOf, PathOf, VerbGroup
-from trainyard.cli.run import resume
+from trainyard.cli.run_here import resume
 from trainyard.errors import UsageError
 from trainyard.printing import plain_text
 from trainyard.rehearse.run_store import bytes_held_alone, find_run, list_runs, log_files, read_record, runs_to_clean

@@ -54,6 +54,10 @@ if TYPE_CHECKING:
 STANDARD_FOLDERS = ("components", "pipelines", "settings", "environments", "compute", "profiles")
 _LONGEST_MESSAGE = 450
 CPU_SECONDS = 5.0
+# A copy of this process loads schemas and scripts again, which is not worth it for fewer subjects.
+_FEWEST_EACH = 150
+# Pipelines take longer than other files, and come last.
+_PARTS_EACH = 4
 _FIXABLE_SUFFIXES = frozenset({".yaml", ".yml", ".json"})
 _Place = tuple[Path, int, int]
 # What is checked as a whole.
@@ -276,7 +280,9 @@ class _Session:
         context = LintContext(self.parsed, Computes(self._store, self._settings.computes), outside)
         _ = context.names_defined, context.conda_environments  # of the files read, before checks read others
         subjects: list[_Subject] = [*self._linted, *self.parsed.commands, *self.parsed.pipelines]
-        checked = divided(subjects, lambda subject: self._checked(subject, context), processes)
+        each = max(_FEWEST_EACH, len(subjects) // (processes * _PARTS_EACH) + 1)
+        parts = [subjects[first : first + each] for first in range(0, len(subjects), each)]
+        checked = divided(parts, lambda subject: self._checked(subject, context), processes)
         # Of two findings at a place the first may be enough: those of schemas, then of readers, then of rules.
         for file, (by_schema, _) in zip(self._linted, checked, strict=False):
             self._add(_as_used(self._without_typos(by_schema, file), file, context))

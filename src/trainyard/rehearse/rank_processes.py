@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from trainyard.rehearse.cancellation import Cancellation
-from trainyard.rehearse.guardian import kill_beneath, processes_beneath, variables_of
+from trainyard.rehearse.guardian import environment_of, kill_beneath, processes_beneath
 
 if TYPE_CHECKING:
     from trainyard.rehearse.fault_watch import FaultWatch
@@ -231,8 +231,8 @@ class _Watch:
 
     def _kill_rank(self, rank: int) -> None:
         """Kill the processes of one rank: its group, or what carries its number where mpirun has started all ranks."""
-        mark = f"OMPI_COMM_WORLD_RANK={rank}".encode()
-        by_mpirun = [pid for pid in processes_beneath(self._beneath) if mark in variables_of(pid)]
+        mark = f"\0OMPI_COMM_WORLD_RANK={rank}\0".encode()
+        by_mpirun = [pid for pid in processes_beneath(self._beneath) if mark in environment_of(pid)]
         for pid in by_mpirun:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

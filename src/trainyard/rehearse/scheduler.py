@@ -82,7 +82,7 @@ class Scheduler:
         self._clock_began = datetime.now(timezone.utc) - timedelta(seconds=time.monotonic())
         self._started = time.monotonic() - seconds_spent
         self._has_new_trials, self._next_write_of_trials = False, 0.0
-        self._changed: set[str] = set()
+        self._changed, self._next_write = set[str](), 0.0
         self._process_limit = max(2, available_processors())
 
     def run(self, reused: Mapping[str, ReusedResult]) -> RunRecord:
@@ -155,8 +155,12 @@ class Scheduler:
         self._threads[job.name].start()
 
     def _handle_next_event(self) -> None:
-        # Events that wait change more: the record is written once for all of them.
-        if self._changed and self._events.empty():
+        # Events that wait change more, as does a job that was just started: the record is written once for all of them.
+        are_more_to_come = not self._events.empty() or any(
+            self._record.jobs[name].status == "waiting" for name in self._threads
+        )
+        if self._changed and (not are_more_to_come or time.monotonic() >= self._next_write):
+            self._next_write = time.monotonic() + _TICK_SECONDS
             write_record(self._writer, self._changed)
             self._changed.clear()
         try:
