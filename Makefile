@@ -77,7 +77,7 @@ run: setup ## Run FILE on this machine, rendered for PROFILE (local)
 # apart from those that are long, which the floor does not need.
 COVERED := tests/render tests/lint tests/rehearse tests/spec
 LONG := $(addprefix tests/render/,test_environments.py test_rendering.py test_source_maps.py test_writing.py) \
-  tests/lint/test_against_the_client.py tests/lint/test_never_falls_over.py \
+  $(addprefix tests/lint/,test_against_the_client.py test_never_falls_over.py test_planted_mistakes.py) \
   $(shell grep -lr --include='test_*.py' 'mark\.slow' $(COVERED))
 OTHERS := $(filter-out $(COVERED),$(patsubst %/,%,$(wildcard tests/*/))) $(LONG)
 TOGETHER := -n auto --maxprocesses 4 --dist loadfile

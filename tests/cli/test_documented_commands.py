@@ -81,6 +81,7 @@ SLOW = {
     "az ml job create -f pipelines/check_cluster.yaml": "the page's other `az ml job create` does the same",
     "trainyard run pipelines/train.yaml": "tests/cli/test_new_project.py makes the same run",
     "python -m trainyard.steps": "tests/steps/training/test_own_task.py trains the same task, on two ranks",
+    "trainyard run job.yml --name two_nodes": "README.md makes the same run",
     ".venv/bin/python tests/golden/regenerate.py": "test_golden.py and test_sent_bodies.py make what it writes",
     ".venv/bin/python docs/generate_model_types.py": "tests/lint/test_training_settings.py makes the same table",
     ".venv/bin/python docs/generate_families.py": "tests/plan/estimate/test_memory.py makes the same table",
@@ -90,6 +91,7 @@ ONCE = (
     "trainyard lint",
     "trainyard plan pipelines/ddp.yaml",
     "trainyard run pipelines/check_cluster.yaml --profile local",
+    "trainyard submit pipelines/ddp.yaml --dry-run",
 )
 # What a reader puts in place of a placeholder.
 PLACEHOLDERS = {"prepare_images.inputs.source=PATH": "my-images", "prepare_text.inputs.source=PATH": "docs"}

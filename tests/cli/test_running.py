@@ -102,14 +102,18 @@ def evaluation_of(run_folder: Path) -> dict[str, Any]:
     return document
 
 
-def assert_tunings_gain(trainyard: Run, runs_here: Path, base: str, share: float) -> None:
+def assert_tunings_gain(trainyard: Run, runs_here: Path, base: str, share: float, *settings: str) -> None:
     """Run both tunings as users do. The base model and the tuned one are compared on the same test split.
 
-    `share` is the largest of the base model's perplexity and loss that may be left.
+    `share` is the largest of the base model's perplexity and loss that may be left. `settings` are of fine-tuning.
     """
     evaluations = {}
-    for recipe, shown in (("finetune", "test perplexity"), ("preferences", "reward accuracy")):
-        run = trainyard("run", f"pipelines/{recipe}.yaml", "--profile", "local", "--name", recipe, "--set", base)
+    for recipe, shown, given in (
+        ("finetune", "test perplexity", (base, *settings)),
+        ("preferences", "reward accuracy", (base,)),
+    ):
+        flags = [word for setting in given for word in ("--set", setting)]
+        run = trainyard("run", f"pipelines/{recipe}.yaml", "--profile", "local", "--name", recipe, *flags)
         assert run.exit_code == 0, run.stderr
         for words in (shown, "base model: ", "it writes", "outputs/model"):
             assert words in run.stdout
@@ -146,7 +150,7 @@ def test_a_language_model_learns_from_text_then_to_answer_and_then_what_is_prefe
     assert record["jobs"]["prepare_text"]["reused_from"] == "fsdp", "the same text is prepared once"
 
     base = f"inputs.base_model.path={runs_here}/fsdp/jobs/train_fsdp/outputs/model"
-    assert_tunings_gain(trainyard, runs_here, base, share=0.75)
+    assert_tunings_gain(trainyard, runs_here, base, 0.75, "jobs.finetune.inputs.max_steps=40")
     model = runs_here / "preferences/jobs/tune_preferences/outputs/model"
     assert {"model.safetensors", "adapters"} <= {file.name for file in model.iterdir()}
 
@@ -184,7 +188,7 @@ def test_language_models_gain_from_whole_trainings(trainyard: Run, runs_here: Pa
         evaluation = evaluation_of(runs_here / engine)
         assert evaluation["perplexity"] < evaluation["before"]["perplexity"] / 10
     base = f"inputs.base_model.path={runs_here}/fsdp/jobs/train_fsdp/outputs/model"
-    assert_tunings_gain(trainyard, runs_here, base, share=0.5)
+    assert_tunings_gain(trainyard, runs_here, base, 0.5)
 
 
 @pytest.mark.soak
