@@ -97,6 +97,47 @@ def test_the_inputs_and_settings_of_a_parallel_job_in_place_are_set(trainyard: R
     assert written.read_text().split() == ["2"] * 4
 
 
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        (
+            "jobs.score.inputs.files.path=./mny",
+            "--set jobs.score.inputs.files.path=./mny: job 'score': input 'files': there is no folder",
+        ),
+        (
+            "jobs.score.inputs.files=./mny",
+            "--set jobs.score.inputs.files.path=./mny: job 'score': input 'files': there is no folder",
+        ),
+        ("jobs.score.inputs.files.path=azureml:x:1", "input 'files' is azureml:x:1, which only Azure ML can read"),
+        ("jobs.score.inputs.file.path=many", "the job 'score' has no input 'file'. Did you mean 'files'?"),
+        ("jobs.scor.inputs.files.path=many", "unknown job 'scor'. Did you mean 'score'?"),
+    ],
+)
+def test_wrong_data_of_a_parallel_job_in_place_is_reported_as_it_was_set(
+    trainyard: Run, folder: Path, setting: str, words: str
+) -> None:
+    outcome = trainyard("run", "parallel.yml", "--set", setting)
+
+    assert outcome.exit_code == 2
+    assert words in outcome.stderr
+    assert "parallel.yml:" not in outcome.stderr, "the file is as it should be"
+
+
+def test_data_of_a_parallel_job_in_place_are_looked_for_where_the_command_runs(
+    trainyard: Run, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "elsewhere" / "two").mkdir(parents=True)
+    for name in ("a", "b"):
+        (folder / "elsewhere" / "two" / name).touch()
+    monkeypatch.chdir(folder / "elsewhere")
+
+    outcome = trainyard("run", "../parallel.yml", "--name", "it", "--set", "jobs.score.inputs.files.path=two")
+
+    assert outcome.exit_code == 0, outcome.stderr
+    written = folder / "elsewhere/.trainyard/runs/it/jobs/score/outputs/scores"
+    assert written.read_text().split() == ["1"] * 2
+
+
 def test_an_input_of_a_job_within_another_pipeline_is_an_input(trainyard: Run, folder: Path) -> None:
     within = {
         "type": "command",

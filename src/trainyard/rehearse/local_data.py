@@ -140,6 +140,8 @@ def on_this_machine(data: LocalPath, port_type: str, named: str, kept: KeptData)
     """
     given_type = data.type or port_type
     set_it = f"--set {data.settable}.path=./data"
+    if data.span.file == COMMAND_LINE:
+        named = f"--set {data.settable}.path={data.written}: {named}"
     in_its_place = f"give local data in its place: {set_it}"
     if _REMOTE.match(data.written):
         path, why = _local_copy(data.written, given_type, kept)

@@ -17,7 +17,7 @@ from trainyard.settings.written_settings import OVERRIDES, keys_of_file, value_o
 from trainyard.spec.diagnostic import Span, SpecError
 from trainyard.spec.documents import Value, parse_document
 from trainyard.spec.findings import DocumentStore
-from trainyard.spec.model import Pipeline, Port, Sweep
+from trainyard.spec.model import Pipeline, Port, Sweep, code_of
 from trainyard.spec.parsed import is_address
 from trainyard.spec.resolution import JobUse, Resolution
 from trainyard.spec.resolved import Wrong, settled
@@ -105,7 +105,8 @@ def _settable(pipeline: Pipeline) -> dict[str, Port]:
     """Every input that `--set` can name, by its key."""
     ports = {f"inputs.{name}": port for name, port in pipeline.inputs.items()}
     for use in Resolution(pipeline).uses.values():
-        declared = use.job.declared_inputs or {}
+        code = code_of(use.job.component)
+        declared = code.inputs if code is not None else use.job.declared_inputs or {}
         ports |= {f"jobs.{use.name}.inputs.{name}": port for name, port in declared.items()}
     return ports
 
@@ -200,7 +201,7 @@ def _merged(step: StepSettings, added: Mapping[str, str]) -> str:
 
 def _why_unknown(key: str, ports: Mapping[str, Port], settings: Sequence[str]) -> str:
     """What is wrong with a key that names neither an input nor a setting, and the nearest that does."""
-    scope, _, name = key.rpartition("inputs.")
+    scope, _, name = key.removesuffix(".path").rpartition("inputs.")
     job = scope.removeprefix("jobs.").removesuffix(".")
     jobs = list(dict.fromkeys(known.split(".inputs.")[0].removeprefix("jobs.") for known in ports if known[0] == "j"))
     names = [known.removeprefix(f"{scope}inputs.") for known in ports if known.startswith(f"{scope}inputs.")]

@@ -72,10 +72,8 @@ def _is_of_file(key: str, root: Node, known: set[str]) -> bool:
     if steps[0] != "inputs":
         # `jobs.J.K.inputs.X` is an input of K in the pipeline that J is.
         return steps[0] != "jobs" and (steps[0] in job.entries or "inputs" not in steps)
-    is_declared_where_it_is_set = job.text_of("type") == "parallel" and job.get("component") is None
     within = job.find(*steps[:2])
-    is_within = len(steps) > 2 and steps[-1] != "path" and within is not None and within.is_mapping
-    return is_declared_where_it_is_set or is_within
+    return len(steps) > 2 and steps[-1] != "path" and within is not None and within.is_mapping
 
 
 def _converted(text: str) -> Any:
