@@ -18,7 +18,8 @@ from trainyard.lint.rules import RULES
 from trainyard.lint.rules.computes import NO_COMPUTE
 from trainyard.lint.rules.script_arguments import FLAG_VALUE, MISSING_FLAG, UNKNOWN_FLAG, WRONG_CHOICE
 from trainyard.render.project import NoProject, Project, find_project
-from trainyard.spec.diagnostic import Diagnostic, SpecError
+from trainyard.settings.suggestions import close_match
+from trainyard.spec.diagnostic import Diagnostic, Span, SpecError
 from trainyard.spec.documents import Document, read_document
 from trainyard.spec.findings import DocumentStore
 from trainyard.spec.loading import require_job, stops_a_run
@@ -169,19 +170,29 @@ def project_of(path: Path) -> Project | None:
 
 
 def template_findings(start: Path) -> list[Diagnostic]:
-    """Return why templates of the project that contains a folder cannot be rendered for the profile of its files."""
+    """Return why rendered files of the project that contains a folder cannot be rendered again for their profile."""
     project = project_of(start)
     if project is None:
         return []
     from trainyard.render.limited_rendering import render_limited
+    from trainyard.render.profiles import profile_names
+    from trainyard.render.rendered_files import files_on_disk, header_line
+    from trainyard.render.rules import UNKNOWN_PROFILE
 
+    known, found = profile_names(project), []
+    first = {file.header.profile: file.path for file in reversed(files_on_disk(project, project.root))}
+    for profile in sorted(first.keys() - known):
+        message = f"this is rendered for the profile '{profile}', which is gone"
+        hint = f"{close_match(profile, known)} `trainyard render PROFILE` renders for another.".strip()
+        span = Span(first[profile], header_line(first[profile]))
+        found.append(UNKNOWN_PROFILE.at(span, message, hint, severity="warning"))
     try:
         render_limited(project)
     except SpecError as error:
-        return list(error.diagnostics)
+        found += error.diagnostics
     except UsageError:
-        return []  # nothing is rendered yet, or for a profile that is gone, which `render --check` reports
-    return []
+        return found  # nothing is rendered yet, or most of it for a profile that is gone
+    return found
 
 
 def with_template_lines(

@@ -222,6 +222,25 @@ def test_a_project_is_found_from_its_files_wherever_one_works(
     assert trainyard("lint", str(copied_project / "profiles")).exit_code == 0
 
 
+def test_files_that_were_rendered_for_a_profile_that_is_gone_are_one_finding(
+    trainyard: Run, copied_project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(copied_project)
+    profiles = copied_project / "profiles"
+    (profiles / "t4.yaml").rename(profiles / "t4a.yaml")
+    for each in profiles.glob("*.yaml"):
+        each.write_text(each.read_text().replace("extends: t4\n", "extends: t4a\n"))
+    found = trainyard("lint")
+    first = min(path.name for path in (copied_project / "components").glob("*.yaml"))
+    assert (
+        f"components/{first}:1:1: warning[TY101] this is rendered for the profile 't4', which is gone" in found.stderr
+    )
+    assert "hint: Did you mean 't4a'? `trainyard render PROFILE` renders for another." in found.stderr
+    assert found.stderr.count("TY101]") == 1
+    assert trainyard("render", "t4a").exit_code == 0
+    assert "TY101" not in trainyard("lint").stderr
+
+
 @pytest.mark.parametrize("output_format", ["text", "github"])
 def test_a_terminal_that_knows_few_characters_gets_them_written_out(here: Path, output_format: str) -> None:
     (here / "c.yaml").write_text(COMPONENT + "description: 名前\nnäme: 1\n")

@@ -36,6 +36,37 @@ def test_a_blank_behind_a_backslash_is_an_error_where_flags_follow(
     assert found(tmp_path, files) == {"train.yaml": [("AML554", severity, 4)]}
 
 
+SWEEP = """\
+type: sweep
+trial:
+  command: python train.py --rate ${{search_space.rate}}
+  code: ./src
+  environment: azureml:torch:3
+compute: azureml:cpus
+search_space:
+  rate: {type: uniform, min_value: 0.1, max_value: 0.5}
+limits: {max_total_trials: 20, max_concurrent_trials: 4}
+objective: {goal: minimize, primary_metric: val_loss}
+early_termination: {type: bandit, slack_factor: 0.1}
+sampling_algorithm: """
+LOGS = SCRIPT.replace("import sys", "import sys\n\nimport mlflow") + "mlflow.log_metric('val_loss', 1.0)\n"
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "expected"),
+    [
+        ("bayesian", {"sweep.yaml": [("AML313", "info", 11)]}),
+        ("{type: Bayesian}", {"sweep.yaml": [("AML313", "info", 11)]}),
+        ("random", {}),
+        ("{type: random, seed: 3}", {}),
+    ],
+)
+def test_bayesian_sampling_with_early_termination_is_a_note(
+    algorithm: str, expected: dict[str, list[tuple[str, str, int]]], tmp_path: Path
+) -> None:
+    assert found(tmp_path, {"sweep.yaml": f"{SWEEP}{algorithm}\n", "src/train.py": LOGS}) == expected
+
+
 @pytest.mark.parametrize("name", ["my train", "Train", "train-ddp", "1st_train"])
 def test_a_component_that_the_client_does_not_load_is_an_error(name: str, tmp_path: Path) -> None:
     files = {"train.yaml": COMMAND.format(name=name, command="python train.py"), "src/train.py": SCRIPT}

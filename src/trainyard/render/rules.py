@@ -11,7 +11,9 @@ def _error(id: str, name: str, summary: str) -> Rule:
     return Rule(id, name, "error", summary, _NOT_RENDERED)
 
 
-UNKNOWN_PROFILE = _error("TY101", "unknown-profile", "A profile extends one that is not in profiles/.")
+UNKNOWN_PROFILE = _error(
+    "TY101", "unknown-profile", "A profile extends, or files were rendered for, one that is not in profiles/."
+)
 PROFILE_CYCLE = _error("TY102", "profile-cycle", "Profiles extend each other in a cycle.")
 PROFILE_KEY = _error("TY103", "profile-key", "A profile has an unknown key, lacks a required one, or sets one twice.")
 PROFILE_VALUE = _error(

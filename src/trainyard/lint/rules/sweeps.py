@@ -59,7 +59,8 @@ SWEEP_CONTRADICTION = Rule("AML313", "sweep-contradiction", "warning").explained
     why="The client sends them as they are; the service rejects the sweep, or does less than was meant. `grid` takes "
     "only `choice`; `bayesian` takes `choice`, `uniform` and `quniform`; concurrent trials may not exceed the total, "
     "nor a trial's timeout that of the sweep. A bandit policy has one slack. `loguniform` takes the logarithms of the "
-    "least and the largest value.",
+    "least and the largest value. By the reference of the first SDK (`BayesianParameterSampling`) Bayesian sampling "
+    "supports no early termination; a module of Microsoft's training recommends the two, so together they are a note.",
     example=_SWEEP.replace("‸random", "‹grid⇒random›").replace("‸val_loss", "val_loss"),
 )
 
@@ -148,11 +149,15 @@ def _sampling(sweep: Node) -> Iterator[Diagnostic]:
 
 
 def _policy(sweep: Node) -> Iterator[Diagnostic]:
-    """Settings of the rule that gives trials up: exactly one slack, and a share of the trials."""
+    """Settings of the rule that gives trials up: exactly one slack, and a share of the trials; what it is used with."""
     policy = sweep.get("early_termination")
     kind = policy.get("type") if policy is not None else None
     if policy is None or kind is None:
         return
+    if "bayesian" in (sweep.word("sampling_algorithm"), sweep.word("sampling_algorithm", "type")):
+        message = "bayesian sampling learns from the final scores of trials, and this policy ends trials before"
+        hint = "Microsoft's reference of it names no policy that works with it: remove this, or sample at random."
+        yield SWEEP_CONTRADICTION.at(kind.span, message, hint, severity="info")
     factor, amount, share = (policy.get(key) for key in ("slack_factor", "slack_amount", "truncation_percentage"))
     is_bandit = kind.text.lower() == "bandit"
     if is_bandit and factor is not None and amount is not None:
