@@ -155,6 +155,53 @@ def test_the_index_of_runs_is_searched_filtered_and_compared_from(
     context.close()
 
 
+def test_the_index_keeps_what_was_chosen_while_runs_come_and_one_looks_at_others(
+    browser: Any, make_run_to_compare: Callable[[str], Path]
+) -> None:
+    folders = [make_run_to_compare(letter) for letter in "AB"]
+
+    def records() -> list[Any]:
+        return [read_run_record(folder) for folder in folders]
+
+    context = browser.new_context(viewport={"width": 390, "height": 800})
+    page = context.new_page()
+    with served(RunsPage(folders[0].parent, records, read_run_record)) as url:
+        page.goto(url)
+        rows, shown = page.locator("tbody tr"), page.locator("tbody tr:visible")
+        expect(page.locator("#found")).to_have_text("2 of 2 runs")
+        page.select_option("#status", "completed")
+        shown.locator("input").first.check()
+        expect(page.locator("#found")).to_have_text("2 of 2 runs; tick another run to compare")
+        shown.locator("input").last.check()
+        failed = make_run_to_compare("C")
+        record = json.loads((failed / "run.json").read_text())
+        (failed / "run.json").write_text(json.dumps({**record, "status": "failed"}))
+        folders.append(failed)
+        expect(rows).to_have_count(3, timeout=PATIENCE_MS)
+        expect(page.locator("#status option")).to_have_text(["any", "completed", "failed"])
+        assert page.locator("#status").input_value() == "completed", "also where the list of statuses is a new one"
+        expect(shown).to_have_count(2)
+        page.select_option("#metric", "test_accuracy")
+        assert shown.locator(".metric").all_inner_texts() == ["0.9", "0.8"]
+        page.click("#order")
+        assert shown.locator(".metric").all_inner_texts() == ["0.8", "0.9"], "the lowest first"
+        page.select_option("#metric", "")
+        assert rows.locator("input").evaluate_all("boxes => boxes.map(box => box.value)") == [
+            folder.name for folder in folders
+        ], "in the order of the list again"
+        assert page.evaluate("document.documentElement.scrollWidth") == 390
+        page.click("#compare")
+        expect(page.locator(".kicker")).to_have_text("Comparison of 2 runs")
+        page.go_back()
+        expect(shown).to_have_count(2)
+        assert page.locator("#status").input_value() == "completed"
+        expect(page.locator("#compare")).to_have_text("Compare 2 runs")
+        expect(page.locator("#compare")).to_be_enabled()
+        page.fill("#search", "no such run")
+        expect(page.locator("#found")).to_have_text("none of 3 runs: change the search or a filter")
+    context.close()
+
+
 def test_the_index_follows_the_metrics_of_what_runs(running: Any, training_lines: Callable[..., Any]) -> None:
     index = RunsPage(running.path.parent, lambda: [read_run_record(running.path)], read_run_record)
     index.page()
