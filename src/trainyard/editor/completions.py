@@ -205,13 +205,9 @@ class _Proposals:
         else:
             yield from self._values(kind, _last_key(path), path)
             # A value on a line of its own may become a mapping.
-            if self._is_on_own_line():
+            start, text = self.cursor.node.offsets[0], self.cursor.document.text
+            if not text[text.rfind("\n", 0, start) + 1 : start].strip(" -"):
                 yield from self._ports(path, None)
-
-    def _is_on_own_line(self) -> bool:
-        start, _ = self.cursor.node.offsets
-        text = self.cursor.document.text
-        return not text[text.rfind("\n", 0, start) + 1 : start].strip(" -")
 
     @property
     def _colon(self) -> str:
@@ -265,7 +261,8 @@ class _Proposals:
         elif key in _COMPUTE_KEYS:
             yield from self._clusters()
         elif key == "extends" and kind in ("profile", None):
-            yield from self._profiles()
+            others = (file for file in sorted(self.file.parent.glob("*.yaml")) if file != self.file)
+            yield from (Completion(file.stem, "profile", self.word) for file in others)
         elif key in ("component", "trial", "job"):
             yield from self._files(("component", "pipeline_component") if key != "job" else ("pipeline", "command_job"))
         elif key == "environment":
@@ -315,11 +312,6 @@ class _Proposals:
         for name in sorted(computes.names(self.file)):
             found = computes.find(name, self.file)
             yield Completion(f"azureml:{name}", "compute", self.word, found.size if found is not None else "")
-
-    def _profiles(self) -> Iterator[Completion]:
-        for file in sorted(self.file.parent.glob("*.yaml")):
-            if file != self.file:
-                yield Completion(file.stem, "profile", self.word)
 
     def _files(self, kinds: Iterable[Kind]) -> Iterator[Completion]:
         """The files of some kinds in the editor's folder, relative to this one."""

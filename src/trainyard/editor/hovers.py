@@ -21,7 +21,7 @@ from trainyard.spec.expressions import Binding
 from trainyard.spec.file_kinds import step_of_settings
 from trainyard.spec.findings import DocumentStore
 from trainyard.spec.model import Component, Pipeline, Port
-from trainyard.spec.parsed import Parsed, ParsedPipeline
+from trainyard.spec.parsed import Parsed
 from trainyard.spec.resolution import Resolution
 from trainyard.spec.resolved import DataPath, JobOutput, Known, PipelineOutput, Resolved, Unknown
 from trainyard.spec.training_settings import use_of_file
@@ -172,8 +172,9 @@ def _resolved(
     value = Value(binding.text, cursor.node.span, binding.text)
     if binding.path[0] == "parent":
         pipeline = next((each for each in parsed.pipelines if each.body in cursor.holders), None)
-        job = _job_around(pipeline, cursor) if pipeline is not None else None
-        use = Resolution(pipeline.model).uses.get(job) if pipeline is not None and job is not None else None
+        names = cursor.path[cursor.holders.index(pipeline.body) :] if pipeline is not None else []
+        is_in_job = len(names) > 1 and names[0] == "jobs"
+        use = Resolution(pipeline.model).uses.get(str(names[1])) if pipeline is not None and is_in_job else None
         if use is not None:
             yield f"- {_described(use.resolve(value), workspace)}"
         return
@@ -205,12 +206,6 @@ def _described(resolved: Resolved, workspace: EditorWorkspace) -> str:
     if found is None:
         return "not given"
     return f"`{resolved.written.text or found}`{where}"
-
-
-def _job_around(pipeline: ParsedPipeline, cursor: Cursor) -> str | None:
-    place = cursor.holders.index(pipeline.body)
-    names = cursor.path[place : place + 2]
-    return str(names[1]) if len(names) == 2 and names[0] == "jobs" else None
 
 
 def _is_within(component: Component, cursor: Cursor) -> bool:

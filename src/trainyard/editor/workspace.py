@@ -113,7 +113,8 @@ class EditorWorkspace:
             for diagnostic in with_template_lines(reported, texts, self._finders):
                 found.setdefault(diagnostic.span.file, []).append(diagnostic)
             users.append(result.parsed)
-            computes += [file for file in result.files if _is_compute(known.get(file))]
+            documents = ((file, known.get(file)) for file in result.files)
+            computes += [file for file, each in documents if isinstance(each, Document) and kind_of(each) == "compute"]
             checkpoint()
         self._users = {}
         for parsed in users:
@@ -268,7 +269,3 @@ def _stamp(file: Path, texts: Mapping[Path, str]) -> _Stamp | None:
 
 def _implicit(files: Iterable[Path]) -> Iterator[tuple[Path, bool]]:
     return ((file, False) for file in files)
-
-
-def _is_compute(document: Document | SpecError | None) -> bool:
-    return isinstance(document, Document) and kind_of(document) == "compute"

@@ -59,17 +59,13 @@ class Baseline:
     def _stale(self, left: Counter[Identity], checked: Collection[Path]) -> Iterable[Diagnostic]:
         # Of equal entries, the last ones are the stale ones.
         for identity, span in reversed(self.known):
-            if left[identity] > 0 and self._was_checked(identity, checked):
+            file = _file_of(identity, self.file.parent)
+            if left[identity] > 0 and (file in checked or not file.exists()):
                 left[identity] -= 1
                 message = f"{identity.rule} no longer occurs in {identity.file}"
                 where = f" at '{identity.keys}'" if identity.keys else ""
                 hint = "Remove it with `trainyard lint --write-baseline`."
                 yield STALE_BASELINE.at(span, message + where, hint)
-
-    def _was_checked(self, identity: Identity, checked: Collection[Path]) -> bool:
-        """Return whether the file of an entry was checked, or no longer exists."""
-        file = _file_of(identity, self.file.parent)
-        return file in checked or not file.exists()
 
 
 def read_baseline(file: Path) -> Baseline:

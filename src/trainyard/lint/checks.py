@@ -250,12 +250,9 @@ class LintContext:
             self._latest_resolution = pipeline, Resolution(pipeline, store=self.computes.store)
         return self._latest_resolution[1]
 
-    def pipeline_in(self, file: Path) -> ParsedPipeline | None:
-        """The pipeline component in a file, as far as it was read."""
-        return self._pipeline_by_file.get(file)
-
     @cached_property
-    def _pipeline_by_file(self) -> dict[Path, ParsedPipeline]:
+    def pipeline_components(self) -> dict[Path, ParsedPipeline]:
+        """The pipeline components by their files, as far as they were read."""
         return {
             pipeline.reading.file: pipeline
             for pipeline in self.parsed.pipelines

@@ -175,18 +175,14 @@ def _scalars(text: str) -> Sequence[_Scalar]:
                 last_line = end.line + 1
                 if token.style in ("|", ">"):
                     # A comment may follow the indicator; below it is text, up to where the next line starts.
-                    body = _line_end(text, start.index)
+                    line_break = _LINE_BREAK.search(text, start.index)
+                    body = line_break.start() if line_break else len(text)
                     last_line = end.line if end.column == 0 else end.line + 1
                 found.append(_Scalar(body, end.index, start.line + 1, last_line))
     except yaml.YAMLError:
         # Reading the document reports it (AML002); comments before it still apply.
         pass
     return found
-
-
-def _line_end(text: str, offset: int) -> int:
-    line_break = _LINE_BREAK.search(text, offset)
-    return line_break.start() if line_break else len(text)
 
 
 def _comments(text: str, scalars: Sequence[_Scalar]) -> Iterator[tuple[int, str]]:

@@ -384,7 +384,7 @@ class _Session:
 def _findings_of(subject: _Subject, context: LintContext) -> Iterator[Iterator[Diagnostic]]:
     if isinstance(subject, LintedFile):
         yield from (check(subject, context) for check in CHECKS["file"])
-        subject.document.forget_scalars()
+        vars(subject.document).pop("scalars", None)  # as much as a tenth of the memory that a large folder takes
         return
     if isinstance(subject, ParsedCommand):
         yield from (check(subject, context) for check in CHECKS["command"])

@@ -54,7 +54,9 @@ def as_markdown(found: PlanDifference) -> str:
     if found.is_empty:
         return f"{title}\n\n{NOTHING.capitalize()}."
     figures = [(title, *_figure_row(figure)) for title, changes in _sections(found) for figure in changes]
-    settings = [tuple(map(_as_code, _setting_row(change))) for change in found.changes]
+    # As text, underscores and asterisks of values would be read as emphasis.
+    rows = map(_setting_row, found.changes)
+    settings = [tuple(cell if cell in ("", "–") else markdown.code(cell) for cell in cells) for cells in rows]
     blocks = [
         [f"- job {markdown.code(job.name)}: {markdown.prose(text)}" for job, text in _jobs(found)],
         markdown.table(_PLAN_COLUMNS, figures) if figures else [],
@@ -64,11 +66,6 @@ def as_markdown(found: PlanDifference) -> str:
         if findings:
             blocks += [[heading], markdown.findings(findings)]
     return "\n\n".join([title, *("\n".join(block) for block in blocks if block)])
-
-
-def _as_code(cell: str) -> str:
-    """Return a value as code: as text, its underscores and asterisks would be read as emphasis."""
-    return cell if cell in ("", "–") else markdown.code(cell)
 
 
 def as_json(found: PlanDifference) -> str:

@@ -113,7 +113,8 @@ def stale_copies(project: Project) -> list[StaleCopy]:
         return []
     lock = _read_lock(lock_file)
     # Of other paths that a stranger's lock file names, nothing is read or removed.
-    schemas = [name for name in map(_schema_name, lock["files"]) if name is not None]
+    schemas = [path for path in lock["files"] if path.startswith(_SCHEMAS) and path.endswith(_SCHEMA_SUFFIX)]
+    schemas = [path.removeprefix(_SCHEMAS).removesuffix(_SCHEMA_SUFFIX) for path in schemas]
     current = current_copies(schemas)
     stale = []
     for path in sorted({*map(_schema_path, schemas), *current}):
@@ -137,11 +138,6 @@ def stale_copies(project: Project) -> list[StaleCopy]:
 
 def _schema_path(name: str) -> str:
     return f"{_SCHEMAS}{name}{_SCHEMA_SUFFIX}"
-
-
-def _schema_name(path: str) -> str | None:
-    is_schema = path.startswith(_SCHEMAS) and path.endswith(_SCHEMA_SUFFIX)
-    return path.removeprefix(_SCHEMAS).removesuffix(_SCHEMA_SUFFIX) if is_schema else None
 
 
 def _digest(content: bytes) -> str:

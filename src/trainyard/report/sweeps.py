@@ -73,7 +73,7 @@ class Scale:
     def __init__(self, values: Sequence[Any], logarithmic_from: float = _RATIO_OF_LOGARITHMIC) -> None:
         self._names: list[str] = []
         self._is_logarithmic = False
-        if not all(_is_number(value) for value in values):
+        if not all(type(value) in (int, float) and math.isfinite(value) for value in values):
             self._names = list(dict.fromkeys(map(as_text, values)))
             return
         self._low, self._high = float(min(values)), float(max(values))
@@ -108,7 +108,3 @@ class Scale:
 
 def _metric_of(trial: TrialRecord) -> float | None:
     return trial.metric if trial.metric is not None and math.isfinite(trial.metric) else None
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)

@@ -204,10 +204,6 @@ class Document:
         _collect_scalars(self.root, (), found)
         return found
 
-    def forget_scalars(self) -> None:
-        """Give the memory of `scalars` back, which would be as much as a tenth of what a large folder takes."""
-        self.__dict__.pop("scalars", None)
-
     @cached_property
     def lines(self) -> list[str]:
         """The document's lines, without their ends."""

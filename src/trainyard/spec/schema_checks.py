@@ -279,13 +279,9 @@ def _bad_names(path: list[str | int], rule: Mapping[str, Any], document: Documen
     for name, entry in document.node_at(path).entries.items():
         if form.search(name) is None:
             message = f"'{shorten(name)}' is not a valid name: {rule[_EXPECTED]}"
-            hint = f"Did you mean '{_as_name(name)}'?"
+            lowered = "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in name).lower()
+            hint = f"Did you mean '{'_' if lowered[:1].isdigit() else ''}{lowered}'?"
             yield BAD_TEXT.at(entry.key.span, message, hint=hint, severity=rule.get(_SEVERITY))
-
-
-def _as_name(name: str) -> str:
-    lowered = "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in name).lower()
-    return f"_{lowered}" if lowered[:1].isdigit() else lowered
 
 
 _RULES_IN_SCHEMAS = {rule.id: rule for rule in (UNKNOWN_KEY, WRONG_TYPE, NOT_A_CHOICE, BAD_ASSET_NAME, BAD_REFERENCE)}

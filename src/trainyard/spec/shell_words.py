@@ -246,7 +246,8 @@ def step_call(command: str) -> StepCall | None:
         match = _STEP.fullmatch(call.script.text)
         if match is not None and match[1] in built_in_steps():
             flags, others = _flags_among(call.arguments)
-            return StepCall(match[1], flags, any(_may_be_flags(word) for word in others))
+            may_be_flags = any(not each.is_plain or (not each.is_quoted and "${{" in each.text) for each in others)
+            return StepCall(match[1], flags, may_be_flags)
     return None
 
 
@@ -267,10 +268,6 @@ def _flags_among(words: Sequence[Word]) -> tuple[dict[str, Word | None], list[Wo
         else:
             others.append(word)
     return flags, others
-
-
-def _may_be_flags(word: Word) -> bool:
-    return not word.is_plain or (not word.is_quoted and "${{" in word.text)
 
 
 def settings_port(component: AnyComponent | None) -> str | None:

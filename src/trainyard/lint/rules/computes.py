@@ -200,7 +200,7 @@ def _without_compute(job: Node, file: Path, context: LintContext, depth: int) ->
     body = job.get("component") if kind == "pipeline" and depth < _DEEPEST_PIPELINE else None
     if body is not None and body.is_text:
         file = Path(os.path.abspath(file.parent / body.text.removeprefix("file:")))
-        found = context.pipeline_in(file)
+        found = context.pipeline_components.get(file)
         body = found.body if found is not None else None
     entries = body.entries_of("jobs").values() if body is not None else ()
     nested = (_without_compute(entry.value, file, context, depth + 1) for entry in entries if entry.value.is_mapping)

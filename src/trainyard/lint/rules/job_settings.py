@@ -191,16 +191,13 @@ def _jobs_of_their_own(file: LintedFile, context: LintContext) -> Iterator[Diagn
         return
     if file.root.word("type") == "data_transfer":
         message = "Azure ML's client takes data_transfer only as a job of a pipeline"
-        yield PRIVATE_FEATURE.at(kind.span, message, _in_a_pipeline(file.root))
+        name = file.root.text_of("name") or "copy"
+        hint = f"Write it under `jobs: {{{name}: …}}` of a file of `type: pipeline`."
+        yield PRIVATE_FEATURE.at(kind.span, message, hint)
     elif file.root.word("type") == "import" and not _is_switched_on():
         message = "import jobs are a private feature: Azure ML's client reads this file, and does not submit it"
         hint = "Use a data_transfer job in a pipeline, with `task: import_data`."
         yield PRIVATE_FEATURE.at(kind.span, message, hint, severity="warning")
-
-
-def _in_a_pipeline(root: Node) -> str:
-    name = root.get("name")
-    return f"Write it under `jobs: {{{name.text if name is not None else 'copy'}: …}}` of a file of `type: pipeline`."
 
 
 def _is_switched_on() -> bool:

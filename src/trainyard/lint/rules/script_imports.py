@@ -140,13 +140,8 @@ def _conda_of(command: ParsedCommand, context: LintContext) -> Node | None:
     if match is None:
         return None
     named = context.conda_environments.get(match[1], [])
-    defined = [root for root in named if _has_version(root, match[2])]
+    defined = [root for root in named if match[2] is None or root.text_of("version") in ("", match[2])]
     return conda_of(defined[0], defined[0].span.file, store) if len(defined) == 1 else None
-
-
-def _has_version(root: Node, version: str | None) -> bool:
-    own = root.get("version")
-    return version is None or own is None or own.text == version
 
 
 def _decidable_calls(command: ParsedCommand, context: LintContext) -> Iterator[CalledScript]:

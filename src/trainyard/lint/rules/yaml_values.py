@@ -58,7 +58,8 @@ def _schema_of_other_kind(file: LintedFile, context: LintContext) -> Iterator[Di
 def _yaml_traps(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
     if file.kind != "profile":
         for path, node in file.document.scalars:
-            if path and node.data is not None and not _is_quoted(node, file.document):
+            is_quoted = file.document.text[slice(*node.offsets)][:1] in ("'", '"', "|", ">")
+            if path and node.data is not None and not is_quoted:
                 yield from _trap(node, path, file.document)
 
 
@@ -90,8 +91,3 @@ def _trap(node: Node, path: tuple[str, ...], document: Document) -> Iterator[Dia
 
 def _is_sent_as_string(path: tuple[str, ...]) -> bool:
     return len(path) > 1 and path[-2] in _SENT_AS_STRING
-
-
-def _is_quoted(node: Node, document: Document) -> bool:
-    begin, _ = node.offsets
-    return document.text[begin : begin + 1] in ("'", '"', "|", ">")
