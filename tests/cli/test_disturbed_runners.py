@@ -1,4 +1,4 @@
-"""The runner itself killed, and Ctrl-C, at random moments: three of each in `make test`, fifty in `make soak`.
+"""The runner itself killed, and Ctrl-C, at random moments: three of each in `make test`, a hundred in `make soak`.
 
 Nothing may be left running, `runs list` tells the truth, and `runs resume` finishes the run with the right results.
 """
@@ -19,7 +19,7 @@ import pytest
 
 from trainyard.rehearse.guardian import processes_beneath
 
-FEW, MANY = 3, 50
+FEW, MANY = 3, 100
 WAIT_SECONDS = 60
 # A child in a session of its own, as a data loader may be; the runner has to find it.
 STEP = """
