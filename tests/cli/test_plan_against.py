@@ -52,6 +52,27 @@ def replace(file: Path, *pairs: tuple[str, str]) -> None:
     file.write_text(text)
 
 
+def test_data_that_git_ignores_are_as_they_are_here_also_for_the_revision(trainyard: Run, repository: Path) -> None:
+    replace(
+        repository / FSDP,
+        ("${{parent.jobs.prepare_text.outputs.prepared}}", "{type: uri_folder, path: ../data}"),
+    )
+    (repository / ".gitignore").write_text("/data/\n")
+    git(repository, "add", ".")
+    git(repository, "commit", "--quiet", "-m", "data")
+    manifest = {
+        "splits": {"train": {"samples": 800}},
+        "arrays": {},
+        "text": {"vocabulary_size": 2048},
+        "source": {"sequence_length": 128},
+    }
+    (repository / "data").mkdir()
+    (repository / "data" / "manifest.json").write_text(json.dumps(manifest))
+    assert difference(trainyard)["figures"] == {}
+    replace(repository / FSDP, ('overrides: "{}"', 'overrides: "{epochs: 2}"'))
+    assert difference(trainyard)["figures"]["train_fsdp"]["steps"] == {"before": 4 * 100, "after": 2 * 100}
+
+
 def difference(trainyard: Run, file: str = FSDP, ref: str = "main") -> dict[str, Any]:
     outcome = trainyard("plan", file, "--against", ref, "--format", "json")
     assert outcome.exit_code == 0, outcome.stderr

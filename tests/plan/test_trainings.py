@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import re
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +22,7 @@ from trainyard.plan.estimate.architectures import Architecture, find_architectur
 from trainyard.plan.estimate.training import TrainingShape
 from trainyard.plan.job_plans import JobPlan, Plan
 from trainyard.plan.planner import plan as plan_with
-from trainyard.plan.training_jobs import Stated
+from trainyard.plan.training_jobs import NOTHING_STATED, Stated
 from trainyard.render.project import Project
 from trainyard.render.rendering import render
 from trainyard.render.writing import write
@@ -344,3 +347,66 @@ def test_an_unknown_number_of_steps_says_what_to_state(recipe: str, advice: str)
     assert f"not known: {advice}" in reporters.as_text(planned)
     money = json.loads(reporters.as_json(planned))["jobs"][_job(planned).name]["money"]
     assert advice in money["reason"]
+
+
+def _prepared(folder: Path, step: str, *flags: str) -> Path:
+    """A dataset, as a step of ours writes it."""
+    command = [sys.executable, "-m", f"trainyard.steps.{step}", "--prepared", str(folder), *flags]
+    subprocess.run(command, check=True, timeout=300, stdout=subprocess.DEVNULL)
+    return folder
+
+
+def _planned_on(
+    tmp_path: Path, recipe: str, data: str, overrides: str = "{}", stated: Stated = NOTHING_STATED, more: str = ""
+) -> JobPlan:
+    """The training of a committed pipeline, on `data` in place of what the pipeline prepares, and `more`."""
+    text = (ROOT / "pipelines" / f"{recipe}.yaml").read_text(encoding="utf-8")
+    own = re.search(r"data: \$\{\{parent\.jobs\.prepare_\w+\.outputs\.prepared\}\}", text)
+    assert own is not None
+    changes = {own[0]: f"data: {data}"}
+    if more:
+        changes["settings: {type"] = f"data_2: {more}\n      settings: {{type"
+    pipeline = _with_overrides(tmp_path, recipe, overrides, changes)
+    return _job(plan_with(pipeline, Computes(DocumentStore(), {"gpu-t4": "Standard_NC64as_T4_v3"}), stated))
+
+
+def test_a_prepared_dataset_on_this_machine_says_how_much_it_is_and_what_its_samples_are(tmp_path: Path) -> None:
+    """Epochs, sequence length and vocabulary come from what was prepared; a step of fsdp has 8 samples."""
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "a.txt").write_text("the quick brown fox jumps over the lazy dog\n" * 500, encoding="utf-8")
+    flags = ("--source", str(tmp_path / "texts"), "--vocabulary-size", "300", "--sequence-length", "32")
+    text = _prepared(tmp_path / "text", "prepare_text", *flags, "--validation-fraction", "0", "--test-fraction", "0")
+    manifest = json.loads((text / "manifest.json").read_text(encoding="utf-8"))
+    samples = manifest["splits"]["train"]["samples"]
+    data = "{type: uri_folder, path: ./text}"
+    job = _planned_on(tmp_path, "fsdp", data, "{epochs: 3}")
+    assert job.steps == 3 * math.ceil(samples / 8)
+    assert job.batch is not None
+    assert job.batch.sequence_length == 32
+    assert job.estimate is not None
+    assert job.estimate.training.language_model.vocabulary_size == manifest["text"]["vocabulary_size"] < 300
+    assert _planned_on(tmp_path, "fsdp", data, "{epochs: 3, max_steps: 2}").steps == 2
+    stated = _planned_on(tmp_path, "fsdp", data, "{epochs: 3}", Stated(tokens=1e6))
+    assert stated.steps == 3 * math.ceil(1e6 / 32 / 8), "what is stated is of the data that is meant"
+    mixed = _planned_on(tmp_path, "fsdp", data, "{epochs: 3}", more=data)
+    assert mixed.steps == 3 * math.ceil(2 * samples / 8)
+    away = _planned_on(tmp_path, "fsdp", data, "{epochs: 3}", more="{type: uri_folder, path: azureml:more:1}")
+    assert away.steps is None
+
+
+def test_prepared_images_have_their_own_size_and_classes(tmp_path: Path) -> None:
+    _prepared(tmp_path / "digits", "prepare_images", "--validation-fraction", "0.1", "--test-fraction", "0")
+    job = _planned_on(tmp_path, "ddp", "{type: uri_folder, path: ./digits}", "{epochs: 2}")
+    assert job.steps == 2 * math.ceil(1617 / 64)
+    assert job.estimate is not None
+    assert job.estimate.training.architecture == _training("ddp").architecture
+
+
+@pytest.mark.parametrize(
+    "manifest", ["", "[]", "{}", '{"splits": {"train": {"samples": "9"}}, "arrays": {}}', "[" * 9999]
+)
+def test_a_folder_without_a_valid_manifest_says_nothing_of_the_data(tmp_path: Path, manifest: str) -> None:
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text" / "manifest.json").write_text(manifest, encoding="utf-8")
+    job = _planned_on(tmp_path, "fsdp", "{type: uri_folder, path: ./text}")
+    assert (job.steps, job.estimate_reason) == (None, "batch size or sequence length is not known")

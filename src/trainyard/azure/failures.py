@@ -35,6 +35,7 @@ _HINTS_BY_CODE = {
 _QUOTA_HINT = "`az ml compute list-usage` shows your quota; use fewer or other machines, or request more in the portal"
 _SERVER_HINT = "this is a fault of the service, not of your files; submit again in a few minutes"
 _REQUEST_HINT = "correct what it names, then submit again"
+_NETWORK_HINT = "check the network, a proxy (HTTPS_PROXY) and the firewall"
 _STORAGE_HINT = "ask for the role 'Storage Blob Data Contributor', and let its firewall in"
 # How urllib3 and the operating system name a connection that was not made.
 _NO_CONNECTION = re.compile(
@@ -64,7 +65,7 @@ def explaining_refusals(workspace: Workspace, file: Path | None) -> Iterator[Non
 
     try:
         yield
-    except AzureError as error:
+    except (AzureError, json.JSONDecodeError) as error:
         raise in_words(error, workspace, file) from error
 
 
@@ -84,6 +85,8 @@ def in_words(error: Exception, workspace: Workspace, file: Path | None) -> UserE
 
     if isinstance(error, UserError):
         return error
+    if isinstance(error, json.JSONDecodeError):
+        return UserError(f"no answer from Azure: what came instead is not JSON; {_NETWORK_HINT}")
     if not isinstance(error, AzureError):
         raise error
     is_network = isinstance(error, (ServiceRequestError, ServiceResponseError))
@@ -91,7 +94,7 @@ def in_words(error: Exception, workspace: Workspace, file: Path | None) -> UserE
     reason = _NO_CONNECTION.search(str(error))
     if is_network or (reason and not has_answer):
         said = reason.group() if reason else _client_message(error).partition("\n")[0]
-        return UserError(f"no answer from Azure: {said}; check the network, a proxy (HTTPS_PROXY) and the firewall")
+        return UserError(f"no answer from Azure: {said}; {_NETWORK_HINT}")
     if isinstance(error, ClientAuthenticationError) and not has_answer:
         return UserError(_not_signed_in(error))
     if has_answer:

@@ -118,11 +118,15 @@ class Submission:
             return None
 
 
-def reach(workspace: Workspace) -> None:
-    """Ask for a workspace; raise UserError if it does not answer, and where azure-ai-ml is not installed."""
-    client = connect(workspace)
+def cluster_sizes(workspace: Workspace) -> dict[str, str]:
+    """Ask for a workspace, once and not for long; return the VM sizes of its clusters, empty for those without.
+
+    Raise UserError if it does not answer, and where azure-ai-ml is not installed.
+    """
+    client = connect(workspace, retry_total=0, connection_timeout=5, read_timeout=15)
     with explaining_refusals(workspace, None):
         workspace_problems(client, workspace)
+        return {each.name: getattr(each, "size", None) or "" for each in client.compute.list()}
 
 
 def _load(file: Path, values: Mapping[str, str]) -> Any:

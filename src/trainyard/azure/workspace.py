@@ -42,20 +42,13 @@ class _Setting(NamedTuple):
     variables: tuple[str, ...]
     az_default: str = ""
 
-    @property
-    def command(self) -> str:
-        """What sets it for good."""
-        return (
-            f"az configure --defaults {self.az_default}=NAME"
-            if self.az_default
-            else "az account set --subscription NAME"
-        )
-
 
 # AZURE_DEFAULTS_… are the Azure CLI's own; AZUREML_ARM_… are what a job on Azure ML has.
 _SUBSCRIPTION = _Setting("subscription", ("AZURE_SUBSCRIPTION_ID", "AZUREML_ARM_SUBSCRIPTION"))
 _RESOURCE_GROUP = _Setting("resource group", ("AZURE_DEFAULTS_GROUP", "AZUREML_ARM_RESOURCEGROUP"), "group")
 _NAME = _Setting("workspace", ("AZURE_DEFAULTS_WORKSPACE", "AZUREML_ARM_WORKSPACE_NAME"), "workspace")
+# Of an application or a workload, and of a machine's identity; azure-identity reads them.
+_CREDENTIALS = ("AZURE_CLIENT_ID", "IDENTITY_ENDPOINT", "MSI_ENDPOINT")
 
 
 def find_workspace(
@@ -67,32 +60,39 @@ def find_workspace(
     """
     given = {_SUBSCRIPTION: subscription, _RESOURCE_GROUP: resource_group, _NAME: workspace}
     found = {setting: value or _looked_up(setting) for setting, value in given.items()}
-    missing = [setting for setting, value in found.items() if not value]
+    missing = []
+    for words, variables, default in (setting for setting, value in found.items() if not value):
+        command = f"configure --defaults {default}=NAME" if default else "account set --subscription NAME"
+        flag = words.replace(" ", "-")
+        missing.append(f"no {words} is set; give --{flag}, set {variables[0]}, or run: az {command}")
     if missing:
-        flags = {setting: f"--{setting.words.replace(' ', '-')}" for setting in missing}
-        lines = [
-            f"no {setting.words} is set; give {flag}, set {setting.variables[0]}, or run: {setting.command}"
-            for setting, flag in flags.items()
-        ]
-        raise UsageError("\n".join(lines))
+        raise UsageError("\n".join(missing))
     return Workspace(found[_SUBSCRIPTION], found[_RESOURCE_GROUP], found[_NAME])
+
+
+def is_signed_in() -> bool:
+    """Return whether variables, or what `az login` has written, hold a credential; Azure is not asked."""
+    return any(map(os.environ.get, _CREDENTIALS)) or bool(_az_subscription())
 
 
 def _looked_up(setting: _Setting) -> str:
     for variable in setting.variables:
         if os.environ.get(variable):
             return os.environ[variable]
-    folder = Path(os.environ.get("AZURE_CONFIG_DIR") or Path.home() / ".azure")
-    return _az_default(folder, setting.az_default) if setting.az_default else _az_subscription(folder)
+    return _az_default(setting.az_default) if setting.az_default else _az_subscription()
 
 
-def _az_default(folder: Path, key: str) -> str:
+def _az_folder() -> Path:
+    return Path(os.environ.get("AZURE_CONFIG_DIR") or Path.home() / ".azure")
+
+
+def _az_default(key: str) -> str:
     """Return what `az configure --defaults` has written, or an empty text.
 
     With `--scope local` it writes into the working directory; az reads that, and every folder above it, before its own
     folder (knack, config.py, `_config_file_chain`).
     """
-    here = Path.cwd()
+    here, folder = Path.cwd(), _az_folder()
     for place in (*(above / folder.name for above in (here, *here.parents)), folder):
         config = configparser.ConfigParser(interpolation=None)
         try:
@@ -105,9 +105,9 @@ def _az_default(folder: Path, key: str) -> str:
     return ""
 
 
-def _az_subscription(folder: Path) -> str:
+def _az_subscription() -> str:
     """Return the id of the subscription that `az login` or `az account set` has chosen, or an empty text."""
-    file = folder / "azureProfile.json"
+    file = _az_folder() / "azureProfile.json"
     try:
         profile = json.loads(file.read_text(encoding="utf-8-sig"))
         chosen = [each["id"] for each in profile["subscriptions"] if each.get("isDefault")]
@@ -136,10 +136,10 @@ def azure_ml() -> Any:
     return azure.ai.ml
 
 
-def connect(place: Workspace | str) -> Any:
+def connect(place: Workspace | str, **policies: float) -> Any:
     """Return the client of a workspace, or of a registry by its name; only for the latter Azure is asked.
 
-    Raise UserError without azure-ai-ml.
+    `policies` are those of azure-core for each request, such as `retry_total`. Raise UserError without azure-ai-ml.
     """
     sdk = azure_ml()
     from azure.identity import DefaultAzureCredential
@@ -149,4 +149,6 @@ def connect(place: Workspace | str) -> Any:
         names = {"subscription_id": place.subscription, "resource_group_name": place.resource_group}
         names["workspace_name"] = place.name
     # Without progress, version 1.35.2 of the client waits forever when the upload of one file fails.
-    return sdk.MLClient(DefaultAzureCredential(), enable_telemetry=False, show_progress=True, **names)
+    return sdk.MLClient(
+        DefaultAzureCredential(**policies), enable_telemetry=False, show_progress=True, **names, **policies
+    )

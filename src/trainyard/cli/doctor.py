@@ -195,12 +195,12 @@ def _azure_cli() -> Iterator[Check]:
 
 
 def _workspace() -> Check:
-    from trainyard.azure.submission import reach
+    from trainyard.azure.submission import cluster_sizes
     from trainyard.azure.workspace import find_workspace
 
     try:
         workspace = find_workspace()
-        reach(workspace)
+        cluster_sizes(workspace)
     except UsageError as error:
         found, fixes = zip(*(line.split("; ", 1) for line in str(error).splitlines()), strict=True)
         return Check("workspace", "note", "; ".join(found), "\n             ".join(fixes))

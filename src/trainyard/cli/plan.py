@@ -14,6 +14,7 @@ from trainyard.catalogue.gpus import gpu_of
 from trainyard.catalogue.skus import find_sku
 from trainyard.cli.parameters import Amount, AtLeast, OneOf, PathOf, chosen_file, file_argument
 from trainyard.cli.rendered_aside import rendered_aside
+from trainyard.cli.sizes_in_workspace import sizes_in_workspace
 from trainyard.cli.working_folder import keep_out_of_git, private_folder, project, runs_folder
 from trainyard.errors import UsageError, UserError
 from trainyard.lint.config import computes_for
@@ -105,7 +106,8 @@ def plan(
     path = chosen if profile is None else rendered_aside(chosen, profile, {})
     limit_reading(root or root_of([path]))
     pipeline = load_job(path, store, strict=True, on_azure=True)
-    computes = Computes(store, computes_for([chosen]), find_sku(sku).name if sku is not None else "")
+    size = find_sku(sku).name if sku is not None else None
+    computes = Computes(store, computes_for([chosen]), sizes_in_workspace() if size is None else lambda _: size)
     planned = _with_measured(plan_pipeline(pipeline, computes, stated), chosen, Path(from_run) if from_run else None)
     profiles = _on_profiles(planned)
     if output_format == "html":

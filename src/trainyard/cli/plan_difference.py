@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -78,6 +78,11 @@ def revision_of(folder: Path, ref: str) -> Iterator[Revision]:
     with tempfile.TemporaryDirectory(prefix="trainyard-") as temporary:
         root = Path(temporary).resolve()
         _lay_out(top, commit, root)
+        # What git ignores, such as data, is of no revision: it is as it is here.
+        ignored = _git(top, "ls-files", "-z", "--others", "--ignored", "--exclude-standard", "--directory").output
+        for name in ignored.decode("utf-8", "surrogateescape").split("\0"):
+            if name.endswith("/") and (root / name).parent.is_dir() and not (root / name).exists():
+                (root / name).symlink_to(top / name)
         yield Revision(ref, _git(top, "rev-parse", "--short", commit).text, top, root)
 
 
@@ -201,11 +206,9 @@ def plan_all_against(output_format: str, ref: str) -> Compared:
 
 
 def _can_be_planned(file: Path) -> bool:
-    try:
-        planned_with_settings(file, [])
-    except (SpecError, UserError):
-        return False
-    return True
+    with suppress(SpecError, UserError):
+        return bool(planned_with_settings(file, []))
+    return False
 
 
 def _difference(file: Path, revision: Revision) -> PlanDifference:

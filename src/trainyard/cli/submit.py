@@ -13,6 +13,7 @@ from trainyard.azure.submission import Submission, bodies_of
 from trainyard.azure.workspace import azure_ml, find_workspace
 from trainyard.azure.workspace_checks import UnknownWorkspace
 from trainyard.cli.parameters import chosen_file, file_argument
+from trainyard.cli.sizes_in_workspace import Where, sizes_in_workspace
 from trainyard.cli.working_folder import code_folders, keep_runs_out_of_snapshots, list_snapshots
 from trainyard.errors import UsageError, UserError
 from trainyard.lint.config import computes_for
@@ -85,12 +86,12 @@ def submit(
     chosen = chosen_file(file, file_option)
     where = subscription, resource_group, workspace
     if dry_run:
-        checked = _check(chosen, given)
+        checked = _check(chosen, given, where)
         _refuse([*checked.problems, *_workspace_problems_if_reachable(chosen, where, checked)], force=force)
         click.echo(json.dumps(redacted_data(bodies_of(chosen, checked.values)), indent=2))
         return
     target = find_workspace(*where)
-    checked = _check(chosen, given)
+    checked = _check(chosen, given, where)
     if checked.pipeline is not None:
         keep_runs_out_of_snapshots(checked.pipeline)
     submission = Submission(chosen, target, name, checked.values)
@@ -120,7 +121,7 @@ class _Checked:
     sizes: Mapping[str, str] = field(default_factory=dict)
 
 
-def _check(file: Path, given: Mapping[str, str]) -> _Checked:
+def _check(file: Path, given: Mapping[str, str], where: Where) -> _Checked:
     """Lint a job file, and plan it if it is a pipeline or a command job; print warnings, plan and snapshots on stderr.
 
     Raise SpecError for errors that lint finds, UsageError for keys that name nothing, UserError without the client.
@@ -141,7 +142,8 @@ def _check(file: Path, given: Mapping[str, str]) -> _Checked:
         return _Checked(secrets, values=of_file)
     pipeline = load_job(file, store, on_azure=True)
     values = values_set(pipeline, given, store)
-    planned = plan(pipeline, Computes(store, computes_for([file])), values_set=values)
+    computes = Computes(store, computes_for([file]), sizes_in_workspace(where))
+    planned = plan(pipeline, computes, values_set=values)
     click.echo(reporters.as_text(planned), err=True)
     list_snapshots(pipeline)
     problems = [*secrets, *_not_fitting(pipeline, planned), *_secret_files(pipeline)]
@@ -151,9 +153,7 @@ def _check(file: Path, given: Mapping[str, str]) -> _Checked:
     return _Checked(problems, pipeline, resolution, given_to_client, sizes)
 
 
-def _workspace_problems_if_reachable(
-    file: Path, where: tuple[str | None, str | None, str | None], checked: _Checked
-) -> list[Diagnostic]:
+def _workspace_problems_if_reachable(file: Path, where: Where, checked: _Checked) -> list[Diagnostic]:
     """Return what the workspace lacks; without a workspace, a login or a network, say that it was not asked."""
     try:
         return Submission(file, find_workspace(*where), values=checked.values).problems(

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from trainyard.catalogue.skus import Sku
+from trainyard.plan.job_data import number_of_data, positive_setting
 from trainyard.settings.batch_arithmetic import UnevenBatch, divide_batch
 from trainyard.settings.quantities import as_text, counted
 from trainyard.spec.literals import whole_number
@@ -131,16 +130,15 @@ def batch_of(job: JobUse, world_size: int, resolution: Resolution) -> JobBatch |
     """Return the sizes of a job with settings micro_batch_size and global_batch_size; None for others.
 
     `accumulation_steps` follows from the two, or is a setting of that name and has to agree with them. Of sizes that a
-    sweep chooses from, the first one counts. The sequence length is that of the nearest job that the data come from.
+    sweep chooses from, the first one counts.
     """
     micro, wanted = (
-        _positive(job, name) or _first_drawn(job, name) for name in ("micro_batch_size", "global_batch_size")
+        positive_setting(job, name) or _first_drawn(job, name) for name in ("micro_batch_size", "global_batch_size")
     )
     if micro is None or wanted is None:
         return None
-    lengths = (_positive(source, "sequence_length") for source in jobs_before(job, resolution))
-    length = next((length for length in lengths if length is not None), None)
-    accumulation = _positive(job, "accumulation_steps")
+    length = number_of_data(job, resolution, "sequence_length")
+    accumulation = positive_setting(job, "accumulation_steps")
     if accumulation is not None:
         product = micro * accumulation * world_size
         return JobBatch(micro, world_size, wanted, accumulation, () if product == wanted else (product,), length)
@@ -149,22 +147,3 @@ def batch_of(job: JobUse, world_size: int, resolution: Resolution) -> JobBatch |
     except UnevenBatch as error:
         return JobBatch(micro, world_size, wanted, None, error.nearest_global_batch_sizes, length)
     return JobBatch(micro, world_size, wanted, steps, sequence_length=length)
-
-
-def jobs_before(job: JobUse, resolution: Resolution) -> Iterator[JobUse]:
-    """Yield the jobs whose outputs a job reads, then those whose outputs these read, and so on, each once."""
-    found = {name: source for name, source in resolution.jobs.items() if name in job.reads_from}
-    waiting = deque(found.values())
-    while waiting:
-        source = waiting.popleft()
-        yield source
-        new = {name: each for name, each in resolution.jobs.items() if name in source.reads_from and name not in found}
-        found |= new
-        waiting.extend(new.values())
-
-
-def _positive(job: JobUse, name: str) -> int | None:
-    """A setting or an input that is a positive whole number, or None."""
-    found = job.setting(name)
-    number = whole_number(found.value) if isinstance(found, Known) else None
-    return number if number is not None and number > 0 else None

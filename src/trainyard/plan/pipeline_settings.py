@@ -22,6 +22,7 @@ from trainyard.spec.findings import DocumentStore
 from trainyard.spec.model import Environment, Pipeline, code_of
 from trainyard.spec.resolution import JobUse, Resolution
 from trainyard.spec.resolved import DataPath, JobOutput, Known, PipelineOutput, Resolved, Unknown
+from trainyard.spec.step_settings import place_of
 
 # Read as names and descriptions, which change nothing that runs, or resolved for each job.
 _NAMES = frozenset({"$schema", "type", "name", "version", "display_name", "description", "tags"})
@@ -166,7 +167,7 @@ def _inputs_of_job(use: JobUse, roots: Sequence[Path]) -> Iterator[Setting]:
     port = settings.port_of(SETTINGS)
     file = use.input(port) if port is not None else None
     if isinstance(file, Known) and isinstance(file.value, DataPath):
-        path = file.written.span.file.parent / file.value.text
+        path = place_of(file.value.text, file.written.span)
         yield Setting(use.name, f"inputs.{port}", _path(path, roots), file.written.span)
 
 

@@ -15,14 +15,16 @@ from trainyard.plan.estimate.architectures import Architecture
 from trainyard.plan.estimate.config_file import architecture_for_data, image_model_of, read_config
 from trainyard.plan.estimate.image_models import CLASSES, IMAGE_SIZE, ImageModel, Images
 from trainyard.plan.estimate.training import ALL_LINEAR, Adapters, TrainingShape, engines_that_train, machines_of_sku
-from trainyard.plan.job_sizes import JobBatch, jobs_before
-from trainyard.project_files import is_within_root, read_text
+from trainyard.plan.job_data import dataset_numbers, jobs_before, number_of_data
+from trainyard.plan.job_sizes import JobBatch
+from trainyard.project_files import is_within_root
 from trainyard.settings.small_image_models import small_image_settings
 from trainyard.settings.written_settings import MIXED_DATASETS, read_weights
 from trainyard.spec.literals import whole_number
 from trainyard.spec.model import ProcessCounts
 from trainyard.spec.resolution import JobUse, Resolution
 from trainyard.spec.resolved import DataPath, JobOutput, Known
+from trainyard.spec.step_settings import place_of
 
 _STEP = re.compile(r"\btrainyard[./]steps[./]train_(ddp|single|horovod|lightning|fsdp|deepspeed|tensorflow)\b")
 _WHOLE_MODEL = ("ddp", "single", "horovod", "lightning")
@@ -116,7 +118,7 @@ class TrainingJobs:
         found = self._from_folder(job, None)
         if found is None:
             model_type, settings = _model_settings(job)
-            vocabulary = self._of_data(job, "vocabulary_size")
+            vocabulary = number_of_data(job, self.resolution, "vocabulary_size")
             if vocabulary is None:
                 raise UsageError("the vocabulary is not known")
             found = architecture_for_data(model_type, settings, vocabulary, length or 1)
@@ -151,9 +153,8 @@ class TrainingJobs:
                 hint = "say what it is by --base-model, such as llama-3.2-1b or the path of its config.json"
                 raise UsageError(f"the base model {text} is kept in Azure ML; {hint}")
             place = job.setting(name)
-            folder = Path(text)
-            if isinstance(place, Known) and isinstance(value, DataPath) and not folder.is_absolute():
-                folder = place.written.span.file.parent / text
+            is_data = isinstance(value, DataPath)
+            folder = place_of(text, place.written.span) if isinstance(place, Known) and is_data else Path(text)
             configs = folder.rglob("config.json") if is_within_root(folder) else ()
             found = sorted(configs, key=lambda file: len(file.parts))
             if not found:
@@ -163,18 +164,16 @@ class TrainingJobs:
             return read_config(found[0], images)
         return None
 
-    def _of_data(self, job: JobUse, name: str) -> int | None:
-        """Return a number of the nearest job that this one's data come from; None where none has it."""
-        sizes = (whole_number(_value(source, name)) for source in jobs_before(job, self.resolution))
-        return next((size for size in sizes if size is not None), None)
-
     def _images(self, job: JobUse) -> Images:
-        """Return what the job that prepares the images says of them, with ImageNet's values for the rest."""
+        """Return what the dataset, or the job that prepares it, says of images, with ImageNet's values for the rest."""
+        data = dataset_numbers(job)
+        if "height" in data:
+            return Images(data["height"], data["width"], data["channels"], data["classes"])
         named = (_value(source, "format") for source in jobs_before(job, self.resolution))
         kind = next((value for value in named if isinstance(value, str)), "")
         if kind in _IMAGES:
             return _IMAGES[kind]
-        side = self._of_data(job, "image_size")
+        side = number_of_data(job, self.resolution, "image_size")
         known = f"{CLASSES} classes are assumed"
         if side:
             return Images(side, side, assumed=known)
@@ -184,14 +183,19 @@ class TrainingJobs:
 def steps_of(job: JobUse, batch: JobBatch | None, stated: Stated) -> int | None:
     """Return how many optimizer steps a training takes: the least that max_steps, max_tokens and epochs allow.
 
-    Epochs count where it is stated how much the data is.
+    Epochs count where it is stated how much the data is, or all of its prepared datasets are on this machine.
     """
     steps, tokens, epochs = (whole_number(_value(job, name)) for name in ("max_steps", "max_tokens", "epochs"))
     limits = [steps] if steps else []
     if batch and tokens and batch.tokens_per_step:
         limits.append(math.ceil(tokens / batch.tokens_per_step))
-    if batch and epochs and (amount := stated.tokens if batch.sequence_length else stated.images):
-        limits.append(epochs * math.ceil(amount / (batch.sequence_length or 1) / batch.global_batch_size))
+    if batch and epochs:
+        amount = stated.tokens if batch.sequence_length else stated.images
+        named = (name for name in MIXED_DATASETS if _value(job, name) is not None)
+        counts = [dataset_numbers(job, name).get("samples", math.nan) for name in named]
+        samples = amount / (batch.sequence_length or 1) if amount else sum(counts)
+        if samples and not math.isnan(samples):
+            limits.append(epochs * math.ceil(samples / batch.global_batch_size))
     return min(limits, default=None)
 
 
@@ -252,7 +256,10 @@ def _engine(job: JobUse, step: str) -> tuple[str, bool, bool]:
     if step == "fsdp":
         offloads = _value(job, "cpu_offload") is True
         return "fsdp", offloads, offloads
-    zero = _deepspeed_config(job).get("zero_optimization")
+    read = job.step_settings.deepspeed if job.step_settings is not None else None
+    if read is None:
+        raise UsageError("DeepSpeed's configuration is not known, or cannot be read")
+    zero = read.data.get("zero_optimization")
     settings: dict[str, Any] = zero if isinstance(zero, dict) else {}
     stage = settings.get("stage", 0)
     if stage not in (0, 1, 2, 3):
@@ -260,18 +267,6 @@ def _engine(job: JobUse, step: str) -> tuple[str, bool, bool]:
     sections = (settings.get(key) for key in ("offload_optimizer", "offload_param"))
     optimizer, parameters = (isinstance(each, dict) and each.get("device") in _OFFLOADED for each in sections)
     return f"zero{stage}", optimizer, parameters
-
-
-def _deepspeed_config(job: JobUse) -> dict[str, Any]:
-    found = job.setting("deepspeed_config")
-    if not isinstance(found, Known) or not isinstance(found.value, DataPath):
-        raise UsageError("DeepSpeed's configuration is not known")
-    file = found.written.span.file.parent / found.value.text
-    try:
-        config = json.loads(read_text(file))
-    except (OSError, ValueError, RecursionError):
-        raise UsageError(f"DeepSpeed's configuration cannot be read: {found.value.text}") from None
-    return config if isinstance(config, dict) else {}
 
 
 def _value(job: JobUse, name: str) -> Any:

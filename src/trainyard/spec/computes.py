@@ -34,14 +34,14 @@ class Compute(NamedTuple):
 class Computes:
     """The clusters that are known where a file uses one; each file is read once.
 
-    `named` are those that settings name, by name, with their VM size; `size_of_unknown` is that of clusters that
-    nothing describes, if it is given. Files that cannot be read, and those of another kind, are skipped: lint reports
-    what is wrong with them.
+    `named` are those that settings name, by name, with their VM size; `size_of_unknown` returns that of a cluster that
+    nothing describes, empty where it is not known either. Files that cannot be read, and those of another kind, are
+    skipped: lint reports what is wrong with them.
     """
 
     store: DocumentStore
     named: Mapping[str, str] = field(default_factory=dict)
-    size_of_unknown: str = ""
+    size_of_unknown: Callable[[str], str] | None = None
     _known: dict[tuple[str, Path], dict[str, Compute]] = field(default_factory=dict)
 
     def find(self, reference: str, used_in: Path) -> Compute | None:
@@ -49,9 +49,10 @@ class Computes:
         name = reference.removeprefix("azureml:")
         if name in self.named:
             return Compute(name, self.named[name])
-        found = (known.get(name) for known in self._known_around(used_in))
-        unknown = Compute(name, self.size_of_unknown) if self.size_of_unknown else None
-        return next((compute for compute in found if compute is not None), unknown)
+        found = next((known[name] for known in self._known_around(used_in) if name in known), None)
+        if found is None and self.size_of_unknown is not None and (size := self.size_of_unknown(name)):
+            return Compute(name, size)
+        return found
 
     def names(self, used_in: Path) -> frozenset[str]:
         """Return the names of all clusters that are known where a file uses one."""

@@ -199,7 +199,7 @@ class StepSettings:
         path = given.value.text if isinstance(given.value, DataPath) else str(given.value)
         if is_address(path):
             return Unknown(f"the settings file {path} is not on this machine", given.written.span)
-        file = _settings_path(path, given.written.span)
+        file = place_of(path, given.written.span)
         if not is_there(file, folder=False):
             message = f"the settings file {path} does not exist"
             return Wrong(SETTINGS_NOT_FOUND.at(given.written.span, message, similar_file(file)))
@@ -356,7 +356,7 @@ class StepSettings:
         if not isinstance(given, Known) or isinstance(given.value, JobOutput):
             return None
         if isinstance(given.value, DataPath):
-            return read_deepspeed_file(_settings_path(given.value.text, given.written.span))
+            return read_deepspeed_file(place_of(given.value.text, given.written.span))
         code = self._component.code
         return read_deepspeed_file(code / str(given.value)) if code is not None else None
 
@@ -421,7 +421,7 @@ def _in_layer(layer: Layer, of: StepField, key: str) -> Resolved | None:
     return Known(value, written, key)
 
 
-def _settings_path(text: str, written: Span) -> Path:
-    """Return the file that a local path means: relative to where it is written, or to here on the command line."""
+def place_of(text: str, written: Span) -> Path:
+    """Return what a local path means: relative to where it is written, or to here on the command line."""
     here = Path.cwd() if written.file == COMMAND_LINE else written.file.parent
     return Path(os.path.normpath(here / text.removeprefix("file://").removeprefix("file:")))
