@@ -197,6 +197,9 @@ def test_the_index_keeps_what_was_chosen_while_runs_come_and_one_looks_at_others
         assert page.locator("#status").input_value() == "completed"
         expect(page.locator("#compare")).to_have_text("Compare 2 runs")
         expect(page.locator("#compare")).to_be_enabled()
+        page.click("#compare")
+        page.get_by_role("link", name="All runs").click()
+        expect(page.locator("#compare")).to_have_text("Compare 2 runs")
         page.fill("#search", "no such run")
         expect(page.locator("#found")).to_have_text("none of 3 runs: change the search or a filter")
     context.close()
