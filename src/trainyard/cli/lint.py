@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from trainyard.errors import UsageError
 from trainyard.lint import linter
 from trainyard.lint.config import FAIL_ON, LintSettings, beginnings_of_ids
 from trainyard.lint.linter import LintResult
+from trainyard.lint.processors import aside, processors
 from trainyard.lint.rules import RULES
 from trainyard.project_files import limit_reading, repository_of, root_of, yaml_files
 from trainyard.project_findings import (
@@ -104,6 +106,9 @@ def lint(
         _ask_before_reading_much(Path.cwd())
     root = root or root_of(chosen)
     limit_reading(root)
+    rendered: Callable[[], list[Diagnostic]] = partial(template_findings, Path.cwd())
+    if not (given or no_templates) and processors() > 1:
+        rendered = aside(rendered)
     store = DocumentStore(texts)
     chosen_rules = (beginnings_of_ids(select, RULES), beginnings_of_ids(ignore, RULES))
     settings, result = check_paths(chosen, store, pedantic=pedantic, select=chosen_rules[0], ignore=chosen_rules[1])
@@ -121,7 +126,7 @@ def lint(
     left = [each for each in without_known(found, known_in, result.files, store.peek) if settings.reports(each.rule)]
     related = left if no_templates else with_template_lines(left, texts)
     if not (given or no_templates):
-        related += [each for each in template_findings(Path.cwd()) if each not in left and settings.reports(each.rule)]
+        related += [each for each in rendered() if each not in left and settings.reports(each.rule)]
     _print(related, output_format, texts)
     if output_format == "text":
         # A rendered file has to be fixed in its template.

@@ -55,9 +55,9 @@ STANDARD_FOLDERS = ("components", "pipelines", "settings", "environments", "comp
 _LONGEST_MESSAGE = 450
 CPU_SECONDS = 5.0
 # A copy of this process loads schemas and scripts again, which is not worth it for fewer subjects.
-_FEWEST_EACH = 150
+_FEWEST_EACH = 60
 # Pipelines take longer than other files, and come last.
-_PARTS_EACH = 4
+_PARTS_EACH = 6
 _FIXABLE_SUFFIXES = frozenset({".yaml", ".yml", ".json"})
 _Place = tuple[Path, int, int]
 # What is checked as a whole.

@@ -101,9 +101,11 @@ def divided(parts: Sequence[Sequence[_Item]], work: Callable[[_Item], _Result], 
     Each takes the next part when it has done one. What `work` changes in a copy is lost; what a copy fails at is done
     here.
     """
+    # From both ends: of two processes, one checks files, and the other loads no schemas.
+    order = sorted(range(len(parts)), key=lambda number: min(number, len(parts) - 1 - number))
     numbers, filled = os.pipe()
     with os.fdopen(filled, "wb") as pipe:
-        pipe.write(bytes(range(len(parts))))
+        pipe.write(bytes(order))
 
     def some() -> dict[int, list[_Result]]:
         # A pipe gives each byte to one reader.
