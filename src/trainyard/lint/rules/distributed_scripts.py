@@ -59,6 +59,7 @@ torch.cuda.set_device(local_rank)
 class _Script(NamedTuple):
     """A script that several processes run, without a framework for it. `names`: all names and texts in its code."""
 
+    command: str
     called: CalledScript
     syntax: Syntax
     names: frozenset[str]
@@ -78,6 +79,19 @@ class _Script(NamedTuple):
         return any(self.calls(_DDP)) and "backward" in self.names
 
 
+@check("placement")
+def _distributed_scripts(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
+    for script in _scripts(placement, context):
+        yield from _sampler_without_epoch(script)
+        yield from _shuffle_beside_sampler(script)
+        yield from _one_gpu_for_all(script, placement)
+        yield from _processes_apart(script, placement)
+        yield from _saved_by_every_process(script)
+        yield from _no_sampler(script)
+        yield from _batch_means_averaged(script)
+        yield from _what_may_be_better(script)
+
+
 def _scripts(placement: Placement, context: LintContext) -> Iterator[_Script]:
     nodes, processes = placement.nodes, placement.processes_per_node
     command = context.command_of(placement.component)
@@ -88,7 +102,7 @@ def _scripts(placement: Placement, context: LintContext) -> Iterator[_Script]:
     for called, file, syntax in context.scripts_of(command):
         script = context.cached(("distributed script", file), partial(_read, called, file, syntax))
         if script is not None:
-            yield script._replace(called=called)
+            yield script._replace(command=command.text, called=called)
 
 
 def _read(called: CalledScript, file: Path, syntax: Syntax) -> _Script | None:
@@ -102,7 +116,7 @@ def _read(called: CalledScript, file: Path, syntax: Syntax) -> _Script | None:
         return None
     files = {file} | {each.file for each in imports} | set(_modules(paths, folders))
     trees = [tree for each in files if (tree := parse(each)) is not None]
-    return _Script(called, syntax, frozenset(name for tree in trees for name in _names(tree)))
+    return _Script("", called, syntax, frozenset(name for tree in trees for name in _names(tree)))
 
 
 def _modules(paths: Iterable[str], folders: Sequence[Path]) -> Iterator[Path]:
@@ -140,27 +154,25 @@ for epoch in range(3):
 )
 
 
-@check("placement")
-def _sampler_without_epoch(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
-    for script in _scripts(placement, context):
-        has_epochs = any("epoch" in ast.unparse(loop.target).lower() for loop in script.syntax.of(ast.For))
-        if not has_epochs or "set_epoch" in script.names:
+def _sampler_without_epoch(script: _Script) -> Iterator[Diagnostic]:
+    has_epochs = any("epoch" in ast.unparse(loop.target).lower() for loop in script.syntax.of(ast.For))
+    if not has_epochs or "set_epoch" in script.names:
+        return
+    for node in script.syntax.of(ast.Assign):
+        call, target = node.value, ast.unparse(node.targets[0])
+        is_sampler = isinstance(call, ast.Call) and dotted(call.func, script.syntax.imported) in _SAMPLERS
+        if not is_sampler or _NOT_TRAINING.search(target):
             continue
-        for node in script.syntax.of(ast.Assign):
-            call, target = node.value, ast.unparse(node.targets[0])
-            is_sampler = isinstance(call, ast.Call) and dotted(call.func, script.syntax.imported) in _SAMPLERS
-            if not is_sampler or _NOT_TRAINING.search(target):
-                continue
-            assert isinstance(call, ast.Call)
-            given = [argument.arg for argument in call.keywords]
-            is_shuffled = constant(keyword(call, "shuffle")) is True or (
-                "shuffle" not in given and None not in given and len(call.args) < 4
-            )
-            if is_shuffled and "seed" not in given and not _NOT_TRAINING.search(ast.unparse(call)):
-                message = f"{script.called.name} shuffles each epoch alike: its sampler is never told the epoch"
-                hint = f"Call {target}.set_epoch(epoch) at the start of each epoch."
-                yield script.found(SAMPLER_WITHOUT_EPOCH, call, message, hint, "the sampler is made here")
-                break
+        assert isinstance(call, ast.Call)
+        given = [argument.arg for argument in call.keywords]
+        is_shuffled = constant(keyword(call, "shuffle")) is True or (
+            "shuffle" not in given and None not in given and len(call.args) < 4
+        )
+        if is_shuffled and "seed" not in given and not _NOT_TRAINING.search(ast.unparse(call)):
+            message = f"{script.called.name} shuffles each epoch alike: its sampler is never told the epoch"
+            hint = f"Call {target}.set_epoch(epoch) at the start of each epoch."
+            yield script.found(SAMPLER_WITHOUT_EPOCH, call, message, hint, "the sampler is made here")
+            break
 
 
 SHUFFLE_BESIDE_SAMPLER = Rule("AML632", "shuffle-beside-sampler", "error").explained(
@@ -182,21 +194,19 @@ for epoch in range(3):
 )
 
 
-@check("placement")
-def _shuffle_beside_sampler(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
-    for script in _scripts(placement, context):
-        parameters = {argument.arg for argument in script.syntax.of(ast.arg)}
-        for call in script.calls(_LOADERS):
-            sampler = keyword(call, "sampler")
-            if constant(keyword(call, "shuffle")) is not True or sampler is None:
-                continue
-            values = [sampler]
-            if isinstance(sampler, ast.Name) and sampler.id not in parameters:
-                values = script.syntax.assigned.get(sampler.id, values)
-            if all(_is_sampler(value, script.syntax) for value in values):
-                message = f"{script.called.name} gives a DataLoader both a sampler and shuffle=True: PyTorch refuses"
-                hint = "Leave out shuffle: a DistributedSampler shuffles."
-                yield script.found(SHUFFLE_BESIDE_SAMPLER, call, message, hint, "the DataLoader is made here")
+def _shuffle_beside_sampler(script: _Script) -> Iterator[Diagnostic]:
+    parameters = {argument.arg for argument in script.syntax.of(ast.arg)}
+    for call in script.calls(_LOADERS):
+        sampler = keyword(call, "sampler")
+        if constant(keyword(call, "shuffle")) is not True or sampler is None:
+            continue
+        values = [sampler]
+        if isinstance(sampler, ast.Name) and sampler.id not in parameters:
+            values = script.syntax.assigned.get(sampler.id, values)
+        if all(_is_sampler(value, script.syntax) for value in values):
+            message = f"{script.called.name} gives a DataLoader both a sampler and shuffle=True: PyTorch refuses"
+            hint = "Leave out shuffle: a DistributedSampler shuffles."
+            yield script.found(SHUFFLE_BESIDE_SAMPLER, call, message, hint, "the DataLoader is made here")
 
 
 def _is_sampler(value: ast.expr, syntax: Syntax) -> bool:
@@ -218,25 +228,20 @@ model = DistributedDataParallel(torch.nn.Linear(2, 2).cuda(), device_ids=[‹0�
 _VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 
 
-@check("placement")
-def _one_gpu_for_all(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
+def _one_gpu_for_all(script: _Script, placement: Placement) -> Iterator[Diagnostic]:
     if (placement.processes_per_node or 1) < 2 or (placement.sku is not None and not placement.sku.gpu_count):
         return
-    command = context.command_of(placement.component)
-    if command is None or _VISIBLE_DEVICES in command.text:
+    if any(_VISIBLE_DEVICES in text for text in (script.command, *script.names)):
         return
-    for script in _scripts(placement, context):
-        if any(_VISIBLE_DEVICES in name for name in script.names):
-            continue
-        yield from _same_device(script, placement)
-        wrapped = [(call, _only_number(keyword(call, "device_ids"))) for call in script.calls(_DDP)]
-        # One for the case of a single process may stand beside another.
-        if not wrapped or any(number is None for _, number in wrapped):
-            continue
-        call, number = wrapped[0]
-        message = f"each of the {placement.processes_per_node} processes of a machine trains on GPU {number}"
-        hint = 'Write device_ids=[int(os.environ["LOCAL_RANK"])].'
-        yield script.found(ONE_GPU_FOR_ALL, call, message, hint, "the GPU is chosen here")
+    yield from _same_device(script, placement)
+    wrapped = [(call, _only_number(keyword(call, "device_ids"))) for call in script.calls(_DDP)]
+    # One for the case of a single process may stand beside another.
+    if not wrapped or any(number is None for _, number in wrapped):
+        return
+    call, number = wrapped[0]
+    message = f"each of the {placement.processes_per_node} processes of a machine trains on GPU {number}"
+    hint = 'Write device_ids=[int(os.environ["LOCAL_RANK"])].'
+    yield script.found(ONE_GPU_FOR_ALL, call, message, hint, "the GPU is chosen here")
 
 
 def _same_device(script: _Script, placement: Placement) -> Iterator[Diagnostic]:
@@ -297,20 +302,18 @@ _JOINS = (
 )
 
 
-@check("placement")
-def _processes_apart(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
-    for script in _scripts(placement, context):
-        if "backward" not in script.names or any(join in name for name in script.names for join in _JOINS):
-            continue
-        for call in script.calls(_DATA_PARALLEL):
-            assert placement.nodes is not None
-            assert placement.processes_per_node is not None
-            count = placement.nodes * placement.processes_per_node
-            message = f"each of the {count} processes trains the whole model by itself: {script.called.name} uses"
-            hint = "Use DistributedDataParallel, or remove the distribution for one process with all GPUs."
-            said = "DataParallel is for one process"
-            yield script.found(PROCESSES_APART, call, f"{message} DataParallel and joins none", hint, said)
-            break
+def _processes_apart(script: _Script, placement: Placement) -> Iterator[Diagnostic]:
+    if "backward" not in script.names or any(join in name for name in script.names for join in _JOINS):
+        return
+    for call in script.calls(_DATA_PARALLEL):
+        assert placement.nodes is not None
+        assert placement.processes_per_node is not None
+        count = placement.nodes * placement.processes_per_node
+        message = f"each of the {count} processes trains the whole model by itself: {script.called.name} uses"
+        hint = "Use DistributedDataParallel, or remove the distribution for one process with all GPUs."
+        said = "DataParallel is for one process"
+        yield script.found(PROCESSES_APART, call, f"{message} DataParallel and joins none", hint, said)
+        break
 
 
 SAVED_BY_EVERY_PROCESS = Rule("AML635", "saved-by-every-process", "warning").explained(
@@ -330,21 +333,19 @@ _SAVES = frozenset({"torch.save"})
 _LEAVES = (ast.Return, ast.Continue, ast.Raise)
 
 
-@check("placement")
-def _saved_by_every_process(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
-    for script in _scripts(placement, context):
-        saves = list(script.calls(_SAVES))
-        if not saves or not any(script.calls(_DDP)) or _some_processes_leave(script.syntax):
-            continue
-        on_condition = conditional(script.syntax)
-        for call in saves:
-            path = call.args[1] if len(call.args) > 1 else keyword(call, "f")
-            is_text = isinstance(path, ast.JoinedStr) or isinstance(constant(path), str)
-            if path is not None and is_text and id(call) not in on_condition and not OF_RANK.search(ast.unparse(path)):
-                message = f"each process of {script.called.name} writes {ast.unparse(path)}"
-                hint = "Save on rank 0 only: if torch.distributed.get_rank() == 0."
-                yield script.found(SAVED_BY_EVERY_PROCESS, call, message, hint, "it is saved here")
-                break
+def _saved_by_every_process(script: _Script) -> Iterator[Diagnostic]:
+    saves = list(script.calls(_SAVES))
+    if not saves or not any(script.calls(_DDP)) or _some_processes_leave(script.syntax):
+        return
+    on_condition = conditional(script.syntax)
+    for call in saves:
+        path = call.args[1] if len(call.args) > 1 else keyword(call, "f")
+        is_text = isinstance(path, ast.JoinedStr) or isinstance(constant(path), str)
+        if path is not None and is_text and id(call) not in on_condition and not OF_RANK.search(ast.unparse(path)):
+            message = f"each process of {script.called.name} writes {ast.unparse(path)}"
+            hint = "Save on rank 0 only: if torch.distributed.get_rank() == 0."
+            yield script.found(SAVED_BY_EVERY_PROCESS, call, message, hint, "it is saved here")
+            break
 
 
 def _some_processes_leave(syntax: Syntax) -> bool:
@@ -378,22 +379,20 @@ _DIVIDES = regex(
 )
 
 
-@check("placement")
-def _no_sampler(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
-    for script in _scripts(placement, context):
-        if not script.trains_with_ddp:
-            continue
-        given = {argument.arg or "**" for call in script.calls(_LOADERS) for argument in call.keywords}
-        words = {name for name in script.names if name.isidentifier()}
-        divides = any(_DIVIDES.search(word) for word in words | given)
-        if divides or "**" in given or _takes_its_part(script.syntax):
-            continue
-        for call in script.calls(_LOADERS):
-            if constant(keyword(call, "shuffle")) is True and not _NOT_TRAINING.search(ast.unparse(call)):
-                message = f"each process of {script.called.name} trains on all of the data: no sampler divides it"
-                hint = "Give it sampler=DistributedSampler(data), and call sampler.set_epoch(epoch)."
-                yield script.found(NO_SAMPLER, call, message, hint, "the DataLoader is made here")
-                break
+def _no_sampler(script: _Script) -> Iterator[Diagnostic]:
+    if not script.trains_with_ddp:
+        return
+    given = {argument.arg or "**" for call in script.calls(_LOADERS) for argument in call.keywords}
+    words = {name for name in script.names if name.isidentifier()}
+    divides = any(_DIVIDES.search(word) for word in words | given)
+    if divides or "**" in given or _takes_its_part(script.syntax):
+        return
+    for call in script.calls(_LOADERS):
+        if constant(keyword(call, "shuffle")) is True and not _NOT_TRAINING.search(ast.unparse(call)):
+            message = f"each process of {script.called.name} trains on all of the data: no sampler divides it"
+            hint = "Give it sampler=DistributedSampler(data), and call sampler.set_epoch(epoch)."
+            yield script.found(NO_SAMPLER, call, message, hint, "the DataLoader is made here")
+            break
 
 
 def _takes_its_part(syntax: Syntax) -> bool:
@@ -479,23 +478,21 @@ print(total / ‹len(loader)⇒samples›)
 _MEAN_LOSSES = regex(r"torch\.nn\.(?:\w+Loss|functional\.(?:\w+_loss|(?:binary_)?cross_entropy(?:_with_logits)?))")
 
 
-@check("placement")
-def _batch_means_averaged(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
-    for script in _scripts(placement, context):
-        syntax, loaders = script.syntax, list(script.calls(_LOADERS))
-        losses = [call for call in syntax.calls if _MEAN_LOSSES.fullmatch(dotted(call.func, syntax.imported))]
-        if not losses or not loaders or any(keyword(loss, "reduction") is not None for loss in losses):
-            continue
-        given = [{each.arg: constant(each.value) for each in loader.keywords} for loader in loaders]
-        if any(None in each or "batch_sampler" in each or "drop_last" in each for each in given):
-            continue
-        sums = set(_sums_of_losses(syntax))
-        divided = [node for node in syntax.of(ast.BinOp) if isinstance(node.op, ast.Div)]
-        mean = next((node for node in divided if (ast.unparse(node.left), ast.unparse(node.right)) in sums), None)
-        if mean is not None:
-            message = f"{script.called.name} divides a sum of batch means by the number of batches"
-            hint = "Add loss.item() * len(batch), and divide by the number of samples of all processes."
-            yield script.found(BATCH_MEANS_AVERAGED, mean, message, hint, "it is divided here")
+def _batch_means_averaged(script: _Script) -> Iterator[Diagnostic]:
+    syntax, loaders = script.syntax, list(script.calls(_LOADERS))
+    losses = [call for call in syntax.calls if _MEAN_LOSSES.fullmatch(dotted(call.func, syntax.imported))]
+    if not losses or not loaders or any(keyword(loss, "reduction") is not None for loss in losses):
+        return
+    given = [{each.arg: constant(each.value) for each in loader.keywords} for loader in loaders]
+    if any(None in each or "batch_sampler" in each or "drop_last" in each for each in given):
+        return
+    sums = set(_sums_of_losses(syntax))
+    divided = [node for node in syntax.of(ast.BinOp) if isinstance(node.op, ast.Div)]
+    mean = next((node for node in divided if (ast.unparse(node.left), ast.unparse(node.right)) in sums), None)
+    if mean is not None:
+        message = f"{script.called.name} divides a sum of batch means by the number of batches"
+        hint = "Add loss.item() * len(batch), and divide by the number of samples of all processes."
+        yield script.found(BATCH_MEANS_AVERAGED, mean, message, hint, "it is divided here")
 
 
 def _sums_of_losses(syntax: Syntax) -> Iterator[tuple[str, str]]:
@@ -508,23 +505,19 @@ def _sums_of_losses(syntax: Syntax) -> Iterator[tuple[str, str]]:
                 yield ast.unparse(added.target), f"len({ast.unparse(over)})"
 
 
-@check("placement")
-def _what_may_be_better(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
-    for script in _scripts(placement, context):
-        if not script.trains_with_ddp:
-            continue
-        step = _only_step(script.syntax)
-        if step is not None and script.names.isdisjoint(_SYNCHRONIZED):
-            message = f"{script.called.name} accumulates gradients, and exchanges them in each backward pass"
-            hint = "Run all but the last backward pass of a step within `with model.no_sync():`."
-            yield script.found(EXCHANGED_EACH_TIME, step, message, hint, "only then the optimizer steps")
-        norm = next(script.calls(_BATCH_NORM), None)
-        if norm is not None and not any("SyncBatchNorm" in name or "sync_batchnorm" in name for name in script.names):
-            message = (
-                f"batch normalization in {script.called.name} takes its statistics from each process's own samples"
-            )
-            hint = "model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model), before DistributedDataParallel."
-            yield script.found(BATCH_NORM_APART, norm, message, hint, "the layer is made here")
+def _what_may_be_better(script: _Script) -> Iterator[Diagnostic]:
+    if not script.trains_with_ddp:
+        return
+    step = _only_step(script.syntax)
+    if step is not None and script.names.isdisjoint(_SYNCHRONIZED):
+        message = f"{script.called.name} accumulates gradients, and exchanges them in each backward pass"
+        hint = "Run all but the last backward pass of a step within `with model.no_sync():`."
+        yield script.found(EXCHANGED_EACH_TIME, step, message, hint, "only then the optimizer steps")
+    norm = next(script.calls(_BATCH_NORM), None)
+    if norm is not None and not any("SyncBatchNorm" in name or "sync_batchnorm" in name for name in script.names):
+        message = f"batch normalization in {script.called.name} takes its statistics from each process's own samples"
+        hint = "model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model), before DistributedDataParallel."
+        yield script.found(BATCH_NORM_APART, norm, message, hint, "the layer is made here")
 
 
 def _only_step(syntax: Syntax) -> ast.If | None:

@@ -62,12 +62,6 @@ RETIRED_SKU = Rule("AML605", "retired-sku", "warning").explained(
 )
 
 
-@check("file")
-def _retired_sku(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
-    for size in _size_of_cluster(file):
-        yield from _retired(size)
-
-
 def _retired(size: Value) -> Iterator[Diagnostic]:
     from trainyard.catalogue.skus import closest_current
 
@@ -114,17 +108,18 @@ UNKNOWN_SKU = Rule("AML610", "unknown-sku", "warning").explained(
 
 
 @check("file")
-def _unknown_sku(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
-    for size in _size_of_cluster(file):
-        yield from _unknown(size)
+def _size_of_cluster(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
+    size = file.root.find_text({"compute": "size", "online_deployment": "instance_type"}.get(file.kind, ""))
+    # On Kubernetes an instance type is a name of the cluster's own.
+    if size is not None and file.root.word("type") != "kubernetes":
+        yield from (*_retired(size.value), *_unknown(size.value))
 
 
 @check("placement")
 def _instance_type(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
     size = placement.resources.instance_type if placement.resources is not None else None
     if size is not None and isinstance(size.data, str):
-        yield from _retired(size)
-        yield from _unknown(size)
+        yield from (*_retired(size), *_unknown(size))
 
 
 def _unknown(size: Value) -> Iterator[Diagnostic]:
@@ -178,13 +173,6 @@ def _low_priority(file: LintedFile, context: LintContext) -> Iterator[Diagnostic
             "low-priority machines were discontinued on 2026-03-31: these are Spot machines, which can be preempted"
         )
         yield LOW_PRIORITY.at(tier.span, message, "Save checkpoints to a mounted output, or write `tier: dedicated`.")
-
-
-def _size_of_cluster(file: LintedFile) -> Iterator[Value]:
-    size = file.root.find_text({"compute": "size", "online_deployment": "instance_type"}.get(file.kind, ""))
-    # On Kubernetes an instance type is a name of the cluster's own.
-    if size is not None and file.root.word("type") != "kubernetes":
-        yield size.value
 
 
 def _several_nodes(placement: Placement) -> Value | None:
