@@ -7,9 +7,8 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import yaml
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
@@ -19,6 +18,8 @@ from trainyard.catalogue.python_packages import known_module, modules_of, packag
 from trainyard.rehearse.errors import writing
 from trainyard.rehearse.local_jobs import LocalJob
 from trainyard.rehearse.local_python import local_packages, python_version, text_of
+from trainyard.spec.diagnostic import SpecError
+from trainyard.spec.documents import Node, read_document
 from trainyard.spec.model import Environment
 from trainyard.spec.shell_words import step_call
 
@@ -102,24 +103,21 @@ def _matches(version: str, versions: SpecifierSet) -> bool:
 def _entries_of_conda(environment: Environment) -> Iterator[_Entry]:
     """What conda's keys ask for: those written in place, the conda file, and such files of the build context."""
     if environment.conda is not None:
-        yield from _entries_in(environment.conda.data, environment.conda.span.file, environment.conda.span.line)
+        yield from _entries_in(environment.conda)
     beside = [file for file in _beside(environment) if file.suffix in (".yml", ".yaml")]
     for file in (environment.conda_file, *beside):
         if file is not None and file.is_file():
-            with contextlib.suppress(yaml.YAMLError, ValueError, RecursionError):  # lint reports it
-                yield from _entries_in(yaml.safe_load(text_of(file)), file, 1)
+            with contextlib.suppress(SpecError):  # lint reports it
+                yield from _entries_in(read_document(file).root)
 
 
-def _entries_in(data: Any, file: Path, start: int) -> Iterator[_Entry]:
-    """The entries under `dependencies`, and those of pip there; the keys begin at the line `start`, counted from 1."""
-    numbered = list(enumerate(text_of(file).splitlines(), start=1))[start - 1 :]
-    dependencies = data.get("dependencies") if isinstance(data, dict) else None
-    for entry in dependencies if isinstance(dependencies, list) else ():
-        of_pip = entry.get("pip") if isinstance(entry, dict) else None
-        texts = [entry] if isinstance(entry, str) else of_pip
-        for text in texts if isinstance(texts, list) else ():
-            line = next((number for number, line in numbered if str(text) in line), start)
-            yield _Entry(str(text), file, line, by_conda=isinstance(entry, str))
+def _entries_in(conda: Node) -> Iterator[_Entry]:
+    """The entries under `dependencies`, and those of pip there."""
+    dependencies = conda.get("dependencies")
+    for item in dependencies.items if dependencies is not None else ():
+        of_pip = item.get("pip")
+        for entry in [item] if item.is_text else of_pip.items if of_pip is not None else ():
+            yield _Entry(entry.text, entry.span.file, entry.span.line, by_conda=item.is_text)
 
 
 def _lines_of(file: Path) -> Iterator[_Entry]:

@@ -199,7 +199,7 @@ def environment_of(node: Node, reading: Reading, *, needs_image: bool = True) ->
         build_path=build_path,
         dockerfile=dockerfile,
         conda_file=_conda_file(node, reading),
-        conda=conda.value if conda is not None and conda.is_mapping else None,
+        conda=conda if conda is not None and conda.is_mapping else None,
     )
 
 

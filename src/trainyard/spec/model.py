@@ -60,7 +60,7 @@ class Environment(NamedTuple):
     build_path: Path | None = None
     dockerfile: str | None = None
     conda_file: Path | None = None
-    conda: Value | None = None
+    conda: Node | None = None
     """Conda's keys in place of a conda file."""
 
     @property

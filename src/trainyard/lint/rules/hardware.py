@@ -112,7 +112,7 @@ def _image_without_mpi(placement: Placement, context: LintContext) -> Iterator[D
     image, span = _image_of(environment, context)
     folder, name = environment.build_path, environment.dockerfile
     files = [environment.conda_file, folder / name if folder is not None and name is not None else None]
-    texts = [str(environment.conda), *map(text_or_empty, filter(None, files))]
+    texts = [str(environment.conda and environment.conda.data), *map(text_or_empty, filter(None, files))]
     folders = [file.parent for file in files if file is not None]
     lists = [each / listed for each in folders for listed in names_in(each) if listed.endswith(".txt")]
     texts += [text_or_empty(file) for file in lists if any(file.name in text for text in texts)]
