@@ -53,7 +53,6 @@ _PACKAGES = ("tensorflow", "tensorflow-cpu", "keras", "numpy", "mlflow-skinny")
 _LOST_TASK = (
     *(tf.errors.UnavailableError, tf.errors.DeadlineExceededError, tf.errors.AbortedError, tf.errors.CancelledError),
 )
-_PATHS = ("data", "model", "checkpoints", "metrics", "evaluation")
 
 
 @dataclass
