@@ -7,7 +7,9 @@ that the `$` remains visible.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from itertools import zip_longest
 from typing import NamedTuple
 
 from trainyard.settings.regex import regex
@@ -120,6 +122,13 @@ def _read_documents(command: str, position: int, awaited: list[Word], text: Shel
         position = last.end() if last is not None else len(command)
         text.documents.append((start, position))
     return position
+
+
+def words_with_values(words: Sequence[Word]) -> Iterator[tuple[str, Word, Word | None]]:
+    """Each word as if it were a flag: its name, itself, and the value after its `=`, or else the word that follows."""
+    for word, follower in zip_longest(words, words[1:]):
+        name, equals, value = word.text.partition("=")
+        yield name, word, Word(value, word.end - len(value), word.end) if equals else follower
 
 
 def text_of_shell(words: list[Word]) -> Word | None:

@@ -24,7 +24,7 @@ from trainyard.spec.parsed import is_address, similar_file
 from trainyard.spec.resolved import Known
 from trainyard.spec.rule import Rule
 from trainyard.spec.rules import DUPLICATE_KEY
-from trainyard.spec.shell_lexer import Word, simple_commands
+from trainyard.spec.shell_lexer import Word, simple_commands, words_with_values
 
 TOP_LEVEL_KEYS: list[str] = known_words("deepspeed")
 NESTED_KEYS: dict[str, list[str]] = known_words("deepspeed_nested")
@@ -448,14 +448,9 @@ def _given(command: str) -> tuple[Word, ...]:
 
 def _values_given(command: str) -> Iterator[Word]:
     for words in simple_commands(command):
-        for at, word in enumerate(words):
-            name, equals, value = word.text.partition("=")
-            if not _CONFIG_FLAG.fullmatch(name):
-                continue
-            if equals:
-                yield Word(value, word.end - len(value), word.end)
-            elif at + 1 < len(words):
-                yield words[at + 1]
+        for name, _, value in words_with_values(words):
+            if value is not None and _CONFIG_FLAG.fullmatch(name):
+                yield value
 
 
 def _from_input(name: str, placement: Placement) -> Iterator[_Named]:

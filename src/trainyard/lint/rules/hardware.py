@@ -19,7 +19,7 @@ from trainyard.spec.distributions import Mpi
 from trainyard.spec.findings import FALSE_WORDS, TRUE_WORDS
 from trainyard.spec.model import Environment
 from trainyard.spec.rule import Rule
-from trainyard.spec.shell_lexer import simple_commands
+from trainyard.spec.shell_lexer import simple_commands, words_with_values
 from trainyard.spec.shell_words import settings_port
 
 if TYPE_CHECKING:
@@ -191,11 +191,11 @@ def _bf16_in_command(placement: Placement, context: LintContext) -> Iterator[Spa
     command = context.command_of(placement.component)
     requests = command is not None and _MENTIONS_BF16.search(command.text) is not None
     for words in simple_commands(command.text) if command is not None and requests else ():
-        for at, word in enumerate(words):
-            name, _, value = word.text.lstrip("-").partition("=")
-            following = value or (words[at + 1].text if at + 1 < len(words) else "")
-            is_flag = word.text.startswith("--") and name.lower() == "bf16" and following.lower() not in FALSE_WORDS
-            if is_flag or (_PRECISION_NAME.fullmatch(name.replace("-", "_")) and _BF16_VALUE.fullmatch(following)):
+        for name, word, value in words_with_values(words):
+            given = value.text if value is not None else ""
+            is_flag = name.lower() == "--bf16" and given.lower() not in FALSE_WORDS
+            is_precision = _PRECISION_NAME.fullmatch(name.lstrip("-").replace("-", "_")) is not None
+            if is_flag or (is_precision and _BF16_VALUE.fullmatch(given)):
                 assert command is not None
                 yield command.span(word.start, word.end)
 

@@ -22,7 +22,7 @@ from trainyard.spec.distributions import Mpi, PyTorch
 from trainyard.spec.expressions import name_bound
 from trainyard.spec.parsed import ParsedCommand
 from trainyard.spec.rule import Rule
-from trainyard.spec.shell_lexer import Word, simple_commands
+from trainyard.spec.shell_lexer import Word, simple_commands, words_with_values
 from trainyard.spec.shell_words import LAUNCHER_MODULES, CalledScript
 
 # https://docs.pytorch.org/docs/stable/distributed.html
@@ -258,14 +258,11 @@ def _flags_of(words: Sequence[Word]) -> tuple[Sequence[str], list[tuple[Word, st
     if start is None or words[start].text not in _FLAGS:
         return (), []
     given: list[tuple[Word, str]] = []
-    for at in range(start + 1, len(words)):
-        word = words[at]
+    for name, word, value in words_with_values(words[start + 1 :]):
         if word.text.endswith(".py") or word.text in ("-m", "--module"):
             return _FLAGS[words[start].text], given
-        if word.text.startswith("--") and "$" not in word.text.partition("=")[0]:
-            _, equals, value = word.text.partition("=")
-            follower = words[at + 1].text if at + 1 < len(words) else ""
-            given.append((word, value if equals else follower))
+        if name.startswith("--") and "$" not in name:
+            given.append((word, value.text if value is not None else ""))
     return (), []
 
 

@@ -28,7 +28,7 @@ from trainyard.spec.literals import WRONG_LITERAL
 from trainyard.spec.model import Port
 from trainyard.spec.parsed import ParsedCommand, ParsedPipeline
 from trainyard.spec.rule import Rule
-from trainyard.spec.shell_lexer import Word, simple_commands
+from trainyard.spec.shell_lexer import Word, simple_commands, words_with_values
 from trainyard.spec.shell_words import CalledScript
 
 _SCRIPT = """\
@@ -260,16 +260,10 @@ def _values_of_searches(command: ParsedCommand, context: LintContext) -> Iterato
 
 def _passed(called: CalledScript, flags: ScriptFlags) -> Iterator[tuple[Flag, Word]]:
     """Each flag that takes one of some choices, or a number, with the value that is passed."""
-    words = called.call.arguments
-    for word, follower in zip_longest(words, words[1:]):
-        name, equals, value = word.text.partition("=")
+    for name, _, value in words_with_values(called.call.arguments):
         flag = flags.find(name) if name.startswith("-") else None
-        if flag is None or (flag.choices is None and flag.number is None):
-            continue
-        if equals:
-            yield flag, Word(value, word.end - len(value), word.end)
-        elif follower is not None:
-            yield flag, follower
+        if flag is not None and value is not None and (flag.choices is not None or flag.number is not None):
+            yield flag, value
 
 
 def _judged(value: Value, flag: Flag, port: Port | None) -> Iterator[Diagnostic]:
