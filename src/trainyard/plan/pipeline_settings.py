@@ -8,12 +8,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from trainyard.project_files import is_within_root, read_bytes
+from trainyard.settings.deepspeed_configuration import leaves_of
 from trainyard.settings.quantities import as_text
 from trainyard.settings.written_settings import OVERRIDES, SETTINGS
 from trainyard.spec.diagnostic import Span, SpecError
@@ -88,7 +89,7 @@ def keys_of(file: Path) -> list[Setting]:
 
 def _keys_of(document: Document, without: Container[str]) -> list[Setting]:
     data = {key: each for key, each in document.data.items() if key not in without}
-    return [Setting("", key, text, document.key_span([key.split(".")[0]])) for key, text in _leaves("", data)]
+    return [Setting("", key, text, document.key_span([key.split(".")[0]])) for key, text in _leaves(data)]
 
 
 def changes_between(before: Iterable[Setting], after: Iterable[Setting]) -> list[Change]:
@@ -191,7 +192,7 @@ def _other_keys(use: JobUse, store: DocumentStore) -> Iterator[Setting]:
     for data, span in said:
         others = {key: each for key, each in data.items() if key not in _NAMES | resolved | known}
         known |= data.keys()
-        yield from (Setting(use.name, key, text, span) for key, text in _leaves("", others))
+        yield from (Setting(use.name, key, text, span) for key, text in _leaves(others))
 
 
 def _values(job: str, key: str, resolved: Resolved | None, roots: Sequence[Path]) -> Iterator[Setting]:
@@ -213,10 +214,10 @@ def _values(job: str, key: str, resolved: Resolved | None, roots: Sequence[Path]
     if isinstance(value, DataPath):
         file = place.file.parent / value.text
         texts = {"": _path(file, roots) if file.exists() else value.text}
-        texts |= {f".{inner}": text for inner, text in _leaves("", _content(file))}
+        texts |= {f".{inner}": text for inner, text in _leaves(_content(file))}
     else:
         data = _json_object(value) if isinstance(value, str) else None
-        texts = {f".{inner}": text for inner, text in _leaves("", data)} if data is not None else {"": as_text(value)}
+        texts = {f".{inner}": text for inner, text in _leaves(data)} if data is not None else {"": as_text(value)}
     for ending, text in texts.items():
         yield Setting(job, key + ending, text, place, source + ending if source else "")
 
@@ -227,7 +228,7 @@ def _environment(job: str, environment: Environment | None, roots: Sequence[Path
     texts = {"": environment.reference, ".image": environment.image}
     if environment.conda_file is not None:
         texts[".conda_file"] = _path(environment.conda_file, roots)
-        texts |= {f".conda_file.{key}": text for key, text in _leaves("", _content(environment.conda_file))}
+        texts |= {f".conda_file.{key}": text for key, text in _leaves(_content(environment.conda_file))}
     if environment.build_path is not None:
         texts[".build"] = _path(environment.build_path, roots)
         for file in sorted(environment.build_path.rglob("*")) if is_within_root(environment.build_path) else ():
@@ -245,7 +246,7 @@ def _fingerprint(file: Path) -> str:
     return f"content {digest[:8]}"
 
 
-def _content(file: Path) -> Any:
+def _content(file: Path) -> dict[str, Any] | None:
     """Return what a file of settings holds; None for data, and for what cannot be read."""
     if file.suffix not in (".json", ".yaml", ".yml") or not file.is_file():
         return None
@@ -268,13 +269,9 @@ def _json_object(text: str) -> dict[str, Any] | None:
     return data
 
 
-def _leaves(key: str, data: Any) -> Iterator[tuple[str, str]]:
-    """Yield the values of nested mappings by their dotted keys; a list is one value."""
-    if isinstance(data, dict):
-        for name, each in data.items():
-            yield from _leaves(f"{key}.{name}" if key else str(name), each)
-    elif data is not None:
-        yield key, as_text(data)
+def _leaves(data: Mapping[str, Any] | None) -> Iterator[tuple[str, str]]:
+    """Return the values of nested mappings as text, by their dotted keys; a list is one value."""
+    return ((key, as_text(each)) for key, each in leaves_of(data or {}) if each is not None)
 
 
 def _path(path: Path, roots: Sequence[Path]) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 from trainyard.errors import UsageError
 from trainyard.render.values import yaml_scalar
 from trainyard.spec.diagnostic import SpecError
-from trainyard.spec.documents import Node, parse_document, read_document, require_mapping
+from trainyard.spec.documents import parse_document, read_document, require_mapping
 from trainyard.spec.set_arguments import COMMAND_LINE, printable, split_settings
 
 # Control characters, halves of characters (bytes that are not UTF-8), separators of lines and of paragraphs.
@@ -32,26 +32,20 @@ def read_applied(file: Path) -> dict[str, object]:
 
     Raises `SpecError` for a file that is not a YAML mapping, and `UsageError` for one without settings.
     """
+    from trainyard.settings.deepspeed_configuration import leaves_of
+
     if not file.exists():
         raise UsageError(f"--apply {file}: no such file")
     document = read_document(file)
     require_mapping(document)
     if document.problems:
         raise SpecError(document.problems)
-    settings = dict(_leaves(document.root))
+    settings: dict[str, object] = dict(leaves_of(document.data))
     if not settings:
         raise UsageError(f"--apply {file}: no settings; expected keys of a profile, such as `nodes: 4`")
     for key, value in settings.items():
         _refuse_what_is_not_one_line(key, [key, *_texts_in(value)])
     return settings
-
-
-def _leaves(node: Node, prefix: str = "") -> Iterator[tuple[str, object]]:
-    for key, entry in node.entries.items():
-        if entry.value.is_mapping:
-            yield from _leaves(entry.value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", entry.value.data
 
 
 def as_arguments(settings: Mapping[str, object]) -> str:
