@@ -40,7 +40,10 @@ def ignore_rule(folder: Path) -> tuple[Callable[[str], bool], bool]:
 
     @cache
     def specification() -> PathSpec[Pattern]:
-        return _specification(lines)
+        from pathspec import PathSpec
+        from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
+
+        return PathSpec.from_lines(GitIgnoreSpecPattern, lines)
 
     def is_ignored(path: str) -> bool:
         # Loading pathspec takes a tenth of the time that a pipeline's lint does, and most paths need no look closer.
@@ -53,13 +56,6 @@ def ignore_rule(folder: Path) -> tuple[Callable[[str], bool], bool]:
         return False
 
     return is_ignored, not any(line.startswith("!") for line in lines)
-
-
-def _specification(lines: Sequence[str]) -> PathSpec[Pattern]:
-    from pathspec import PathSpec
-    from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
-
-    return PathSpec.from_lines(GitIgnoreSpecPattern, lines)
 
 
 def _may_match(names: Sequence[str], pattern: str) -> bool:

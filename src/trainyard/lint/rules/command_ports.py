@@ -61,7 +61,7 @@ inputs:
 
 @check("command")
 def _legacy_binding(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
-    if not _segments(command):
+    if not _segments(command.text):
         return
     is_root_job = command.is_root and not command.is_component
     for match in _LEGACY.finditer(command.text):
@@ -76,7 +76,7 @@ def _legacy_binding(command: ParsedCommand, context: LintContext) -> Iterator[Di
 
 @check("command")
 def _brackets_without_dollar(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
-    if not _segments(command):
+    if not _segments(command.text):
         return
     for match in _BRACKETS_WITHOUT_DOLLAR.finditer(command.text):
         message = f"'{match[0]}' does not start an optional part: that is '$[['"
@@ -85,7 +85,7 @@ def _brackets_without_dollar(command: ParsedCommand, context: LintContext) -> It
 
 @check("command")
 def _second_dollar(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
-    for match in _SECOND_DOLLAR.finditer(command.text) if _segments(command) else ():
+    for match in _SECOND_DOLLAR.finditer(command.text) if _segments(command.text) else ():
         message = "a binding begins with one '$'; the first of these two stays in the command, before the value"
         yield MALFORMED_EXPRESSION.at(command.span(*match.span()), message, "Remove it.", replacement="")
 
@@ -220,16 +220,12 @@ def is_stub(command: str) -> bool:
     return all(words[0].text in _STUBS for words in simple_commands(command))
 
 
-def _segments(command: ParsedCommand) -> tuple[Segment, ...]:
-    """The parts of a command; none if it is malformed, which the reader reports."""
-    return _segments_of(command.text)
-
-
 # Several checks look at the same command.
 @lru_cache(maxsize=16)
-def _segments_of(text: str) -> tuple[Segment, ...]:
+def _segments(command: str) -> tuple[Segment, ...]:
+    """The parts of a command; none if it is malformed, which the reader reports."""
     try:
-        return parse_expressions(text)
+        return parse_expressions(command)
     except ExpressionError:
         return ()
 
@@ -237,12 +233,12 @@ def _segments_of(text: str) -> tuple[Segment, ...]:
 def _parts_of_component(command: ParsedCommand) -> tuple[Segment, ...]:
     """The parts of a component's command, where `optional:` has a meaning; none if it contains misspelt brackets."""
     is_usable = command.is_component and _BRACKETS_WITHOUT_DOLLAR.search(command.text) is None
-    return _segments(command) if is_usable else ()
+    return _segments(command.text) if is_usable else ()
 
 
 def _unused_ports(command: ParsedCommand, kind: str, unused: Rule) -> Iterator[Diagnostic]:
     text = command.text.lower()
-    if not _segments(command):
+    if not _segments(command.text):
         return
     used = {
         (binding.path[0], ".".join(binding.path[1:]).lower())

@@ -443,14 +443,9 @@ def _named_configurations(placement: Placement, context: LintContext) -> Iterato
 @lru_cache(maxsize=1024)
 def _given(command: str) -> tuple[Word, ...]:
     """The values of flags such as --deepspeed_config."""
-    return tuple(_values_given(command)) if "--d" in command.lower() else ()
-
-
-def _values_given(command: str) -> Iterator[Word]:
-    for words in simple_commands(command):
-        for name, _, value in words_with_values(words):
-            if value is not None and _CONFIG_FLAG.fullmatch(name):
-                yield value
+    commands = simple_commands(command) if "--d" in command.lower() else ()
+    pairs = (pair for words in commands for pair in words_with_values(words))
+    return tuple(value for name, _, value in pairs if value is not None and _CONFIG_FLAG.fullmatch(name))
 
 
 def _from_input(name: str, placement: Placement) -> Iterator[_Named]:
