@@ -161,18 +161,9 @@ class MpiHere(LocalDistribution):
             attempt.note_decision("mpi: no mpirun of Open MPI, its variables only")
             return processes, ()
         attempt.note_decision(f"mpi: started by {program}")
-        described = [
-            {
-                "command": process.command,
-                "environment": dict(process.environment),
-                "working_folder": str(process.working_folder),
-                "log": str(process.log),
-                "shell": process.shell,
-            }
-            for process in processes
-        ]
+        described = [{**vars(process), "environment": dict(process.environment)} for process in processes]
         file = attempt.job_folder / "data" / "mpi_ranks.json"
-        file.write_text(json.dumps(described), encoding="utf-8")
+        file.write_text(json.dumps(described, default=str), encoding="utf-8")
         ranks = ["-n", str(len(processes)), "python", str(PROGRAMS / "mpi_rank.py"), str(file)]
         line = shlex.join([program, *_OPTIONS, *ranks])
         first = processes[0]

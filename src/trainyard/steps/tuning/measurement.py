@@ -47,11 +47,7 @@ class MeasuredCandidate:
 
     def metrics(self) -> Mapping[str, float | None]:
         """Return the figures as MLflow gets them."""
-        return {
-            METRIC: self.samples_per_second,
-            "step_seconds": self.step_seconds,
-            "peak_memory_bytes": self.peak_memory_bytes,
-        }
+        return {name: figure for name, figure in vars(self).items() if name != "candidate"}
 
 
 def write_measurement(folder: Path, study: Study, measurement: MeasuredCandidate, config: Mapping[str, Any]) -> None:
@@ -67,9 +63,7 @@ def read_measurement(folder: Path) -> tuple[Study, MeasuredCandidate]:
         raise StepError(f"{folder}: no {MEASUREMENT_FILE}; expected the output of measure_config")
     document = read_json_object(file, _FORMAT)
     try:
-        return (
-            read_dataclass(Study, document.get("study"), "study"),
-            read_dataclass(MeasuredCandidate, document, "measurement"),
-        )
+        study = read_dataclass(Study, document.get("study"), "study")
+        return study, read_dataclass(MeasuredCandidate, document, "measurement")
     except ValueError as error:
         raise StepError(f"{file}: not a complete measurement: {error}") from None
