@@ -178,7 +178,7 @@ def _resolved(
         if use is not None:
             yield f"- {_described(use.resolve(value), workspace)}"
         return
-    others = [workspace.read([user])[0] for user in workspace.users_of(file)]
+    others = [workspace.read([user])[0] for user in sorted(workspace.users_of([file]))]
     pipelines = [each.model for seen in (parsed, *others) for each in seen.pipelines]
     uses = (use for each in pipelines if isinstance(each, Pipeline) for use in Resolution(each).jobs.values())
     here = (use for use in uses if use.component.file == file and _is_within(use.component, cursor))

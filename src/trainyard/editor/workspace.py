@@ -80,7 +80,7 @@ class EditorWorkspace:
         # In this order, a text that changes in between has too low a version, and is checked again.
         versions, texts = dict(self.versions), dict(self.buffers)
         wanted = [file for file in changed if file in texts or os.path.isfile(file)]
-        users = sorted(self._users_of(wanted), key=lambda file: (file not in texts, file))[:_MOST_USERS]
+        users = sorted(self.users_of(wanted), key=lambda file: (file not in texts, file))[:_MOST_USERS]
         wanted = list(dict.fromkeys([*wanted, *users]))
         found: Found = {file: [] for file in wanted}
         for root, files in self._by_root(wanted).items():
@@ -151,10 +151,6 @@ class EditorWorkspace:
         except OSError:
             return ""
 
-    def users_of(self, file: Path) -> list[Path]:
-        """Return the files that use a component or settings file, directly or through others, as far as seen."""
-        return sorted(self._users_of([file]))
-
     def root_of(self, file: Path) -> Path:
         """Return the folder of the editor that contains a file; for others, the folder the file is in."""
         return next((folder for folder in self.folders if file.is_relative_to(folder)), file.parent)
@@ -213,8 +209,8 @@ class EditorWorkspace:
             by_root.setdefault(self.root_of(file), []).append(file)
         return by_root
 
-    def _users_of(self, files: Iterable[Path]) -> set[Path]:
-        """Return the files that use some files, directly or through others."""
+    def users_of(self, files: Iterable[Path]) -> set[Path]:
+        """Return the files that use components or settings files, directly or through others, as far as seen."""
         found: set[Path] = set()
         left = list(files)
         while left:

@@ -50,11 +50,6 @@ class RunOptions:
         return self.runs_folder.resolve().parent
 
     @property
-    def environments_folder(self) -> Path:
-        """Where virtual environments are kept, and the logs of what is built."""
-        return self.state_folder / "cache" / "environments"
-
-    @property
     def gpus(self) -> list[str]:
         """This machine's GPUs, as far as CUDA_VISIBLE_DEVICES lets jobs see them; none in a run without GPUs."""
         return [] if self.without_gpus else available_gpus(os.environ, self.devices)

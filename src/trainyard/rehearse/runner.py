@@ -232,7 +232,7 @@ def _found(checked: _CheckedPipeline, options: RunOptions, reused: Collection[st
     earlier = list_runs(options.runs_folder) if reused else []
     results = find_reused(checked.here, reused, earlier, digests, without_gpus=options.without_gpus)
     software = Software(options.python)
-    jobs, folder = checked.jobs_to_run, options.environments_folder
+    jobs, folder = checked.jobs_to_run, options.state_folder / "cache" / "environments"
     if options.environments == "venv":
         from trainyard.rehearse.virtual_environments import build_environments  # packaging takes 30 ms to import
 
