@@ -235,13 +235,7 @@ def _wrong_samples(folder: Path, notes: list[str]) -> WrongSamples | None:
     def parse(document: dict[str, Any]) -> WrongSamples:
         rows = [(row, folder / row["file"]) for row in document["samples"][:_MOST_WRONG_SAMPLES]]
         shown = [
-            WrongSample(
-                sample=int(row["sample"]),
-                address=_picture_address(file),
-                true=str(row["true"]),
-                predicted=str(row["predicted"]),
-                probability=float(row["probability"]),
-            )
+            read_dataclass(WrongSample, {**row, "address": _picture_address(file)}, "sample")
             for row, file in rows
             if file.suffix.lower() in _IMAGE_TYPES and is_file_within(file, folder)
             if file.stat().st_size <= _LARGEST_PICTURE_BYTES
