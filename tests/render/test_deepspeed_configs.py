@@ -11,7 +11,8 @@ from typing import Any
 import jsonschema
 import pytest
 
-from trainyard.render.profiles import load_profile, profile_names, rendered_names
+from trainyard.render.profile_schema import rendered_names
+from trainyard.render.profiles import load_profile, profile_names
 from trainyard.render.project import Project
 from trainyard.render.rendering import render
 from trainyard.resources import schema_file

@@ -85,14 +85,16 @@ def shared_by_workers(project: Project) -> list[str]:
     return [pipeline for pipeline, texts in templates.items() if any(map(_SHARED_BY_WORKERS.search, texts))]
 
 
+def rendered_names(project: Project, folder: str, suffix: str) -> list[str]:
+    """What the project renders into a folder, by the name that a profile may say."""
+    files = (project.templates / folder).glob(f"*{suffix}")
+    return sorted(file.name.removesuffix(suffix) for file in files if not file.name.startswith("_"))
+
+
 def _pipeline_templates(project: Project) -> dict[str, list[str]]:
     """Return the template's text of each pipeline, after the texts of those that it extends."""
-    folder = project.templates / "pipelines"
-    return {
-        file.name.removesuffix(".yaml.j2"): list(_texts_of_template(project, f"pipelines/{file.name}"))
-        for file in sorted(folder.glob("*.yaml.j2"))
-        if not file.name.startswith("_")
-    }
+    names = rendered_names(project, "pipelines", ".yaml.j2")
+    return {name: list(_texts_of_template(project, f"pipelines/{name}.yaml.j2")) for name in names}
 
 
 def _texts_of_template(project: Project, template: str, seen: frozenset[str] = frozenset()) -> Iterator[str]:

@@ -16,6 +16,7 @@ from trainyard.render.layers import KeyPath, Layers, read_layers
 from trainyard.render.profile_schema import (
     accepted_settings,
     check_against_schema,
+    rendered_names,
     settings_file,
     shared_by_workers,
 )
@@ -100,12 +101,6 @@ class Profile:
 def profile_names(project: Project) -> list[str]:
     """The names of all profiles, sorted."""
     return sorted(file.stem for file in project.profiles.glob("*.yaml"))
-
-
-def rendered_names(project: Project, folder: str, suffix: str) -> list[str]:
-    """What the project renders into a folder, by the name that a profile may say."""
-    files = (project.templates / folder).glob(f"*{suffix}")
-    return sorted(file.name.removesuffix(suffix) for file in files if not file.name.startswith("_"))
 
 
 def load_profile(
