@@ -96,8 +96,8 @@ class Symbols:
     def _of_root(self, document: Document) -> Iterator[Symbol]:
         """The name that a component gives itself, the job of a schedule, and files that the root names."""
         root = document.root
-        name, job = root.get("name"), root.get("create_job")
-        if name is not None and name.is_text:
+        name, job = root.find_text("name"), root.get("create_job")
+        if name is not None:
             yield Symbol("component", name.text, name.span, Span(document.file))
         if job is not None and job.is_mapping:
             job = job.get("job")
@@ -137,8 +137,8 @@ class Symbols:
                     yield from _of_parent_binding(node, binding, pipeline)
 
     def _inputs_of_trial(self, job: Job, reading: Reading) -> Mapping[str, Port]:
-        trial = job.node.get("trial")
-        if trial is None or not trial.is_text or is_remote(trial.text):
+        trial = job.node.find_text("trial")
+        if trial is None or is_remote(trial.text):
             return {}
         return self._component_by_file.get(reading.path(trial.text), {})
 
@@ -182,8 +182,8 @@ class Symbols:
 
     def _computes_of(self, holder: Node, reading: Reading) -> Iterator[Symbol]:
         for key in ("compute", "default_compute"):
-            node = holder.get(key)
-            if node is None or not node.is_text:
+            node = holder.find_text(key)
+            if node is None:
                 continue
             compute = self._context.computes.find(node.text, reading.file)
             if compute is not None and compute.span is not None:

@@ -107,8 +107,8 @@ class ScriptStep(NamedTuple):
     @property
     def code(self) -> Path | None:
         """The folder of its code, if that is local."""
-        code = self.task.get("code")
-        if code is None or not code.is_text or "${{" in code.text or ":" in code.text:
+        code = self.task.find_text("code")
+        if code is None or "${{" in code.text or ":" in code.text:
             return None
         folder = self.document.file.parent / code.text
         return folder if os.path.isdir(folder) else None

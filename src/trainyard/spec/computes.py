@@ -136,7 +136,7 @@ def profile_chain(folder: Path, name: str, read: Callable[[Path], Document]) -> 
         met.add(name)
         document = read(folder / f"{name}.yaml")
         yield document
-        extended = document.root.get("extends")
-        if extended is None or not extended.is_text:
+        extended = document.root.find_text("extends")
+        if extended is None:
             return
         name = extended.text

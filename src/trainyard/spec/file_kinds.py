@@ -221,7 +221,7 @@ _SPARK_JOB_KEYS = _JOB_KEYS | {"resources"}
 def _looks_like_component(root: Node) -> bool:
     """Whether ports are declared, as in a component, rather than set, as in a job."""
     keys = root.entries.keys()
-    if keys & {"is_deterministic", "version", "additional_includes"}:
+    if keys & _COMPONENT_KEYS:
         return True
     if keys & {"compute", "experiment_name", "settings", "limits", "services", "component"}:
         return False

@@ -115,8 +115,7 @@ class ParsedCommand:
     @cached_property
     def command(self) -> Node | None:
         """The node of the command itself; None if it is not a string."""
-        command = self.node.get("command")
-        return command if command is not None and command.is_text else None
+        return self.node.find_text("command")
 
     @cached_property
     def text(self) -> str:

@@ -305,8 +305,8 @@ def _defined(context: LintContext) -> Mapping[str, dict[str, list[_Definition]]]
     found: dict[str, dict[str, list[_Definition]]] = {"environment": {}, "component": {}, _DATA: {}}
     files: set[Path] = set()
     for root in context.computes.store.roots():
-        name, kind = root.get("name"), _kind(root)
-        if name is not None and name.is_text and kind and root.span.file not in files:
+        name, kind = root.find_text("name"), _kind(root)
+        if name is not None and kind and root.span.file not in files:
             files.add(root.span.file)
             found[kind].setdefault(name.text, []).append(_Definition(name, root.get("version")))
     return found

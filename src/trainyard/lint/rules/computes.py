@@ -102,9 +102,9 @@ def _idle_minutes(file: LintedFile, context: LintContext) -> Iterator[Diagnostic
 @check("file")
 def _location(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
     """A region of Azure that differs by a typo from one that there is."""
-    location = file.root.get("location") if file.kind in _HAVE_A_LOCATION else None
+    location = file.root.find_text("location") if file.kind in _HAVE_A_LOCATION else None
     # `West Europe` is the same.
-    name = location.text.replace(" ", "").lower() if location is not None and location.is_text else ""
+    name = location.text.replace(" ", "").lower() if location is not None else ""
     meant = only_close(name, _LOCATIONS) if name and name not in _LOCATIONS else None
     if location is not None and meant is not None:
         message = f"Azure has no location '{shorten(location.text)}'"

@@ -111,8 +111,8 @@ def _not_a_list(conda: Node) -> Iterator[Diagnostic]:
         message = f"'dependencies' is a list, not {describe(listed.data)}"
         yield WRONG_TYPE.at(listed.span, message, "Write each on a line of its own, after a hyphen.")
     for item in listed.items if listed is not None else ():
-        pip = item.get("pip") if item.is_mapping else None
-        if pip is not None and pip.is_text and pip.text:
+        pip = item.find_text("pip")
+        if pip is not None and pip.text:
             message = f"'pip' is a list, not {describe(pip.data)}"
             yield WRONG_TYPE.at(pip.span, message, "Write each on a line of its own, after a hyphen.")
 
@@ -137,7 +137,7 @@ def _misspelt_installer(conda: Node) -> Iterator[Diagnostic]:
     """`- pips:` among the dependencies, which conda does not know."""
     dependencies = conda.get("dependencies")
     for item in dependencies.items if dependencies is not None else ():
-        for name, entry in item.entries.items() if item.is_mapping else ():
+        for name, entry in item.entries.items():
             if name != "pip" and (name.lower() == "pip" or one_slip_from(name.lower(), _INSTALLERS)):
                 message = f"conda has no installer '{shorten(name)}'"
                 yield PINS_CONFLICT.at(entry.key.span, message, "Write pip.", replacement="pip")
@@ -317,7 +317,7 @@ class CondaPackage(NamedTuple):
 
 def conda_of(environment: Node | None, file: Path, store: DocumentStore) -> Node | None:
     """The keys of an environment's conda file, in place or from the file that it names; None if it has none."""
-    conda = environment.get("conda_file") if environment is not None and environment.is_mapping else None
+    conda = environment.get("conda_file") if environment is not None else None
     if conda is None or not conda.is_text:
         return conda
     document = store.find(Path(os.path.normpath(file.parent / conda.text)))
@@ -331,7 +331,7 @@ def packages_of(conda: Node) -> Iterator[CondaPackage]:
         if item.is_text:
             match = _CONDA.match(item.text)
             yield CondaPackage(match[2] if match else None, item, False, (match[1] or "") if match else "")
-        elif item.is_mapping and (pip := item.get("pip")) is not None:
+        elif (pip := item.get("pip")) is not None:
             for each in pip.items:
                 if each.is_text and not _PIP_OPTION.match(each.text):
                     match = _PIP.match(each.text)

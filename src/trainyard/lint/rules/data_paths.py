@@ -118,15 +118,15 @@ def data_in(file: LintedFile) -> Iterator[Data]:
     if file.kind not in ("pipeline", "command_job", "sweep_job", "other_job", "asset"):
         return
     if file.kind == "asset":
-        path = file.root.get("path")
-        if path is not None and path.is_text:
+        path = file.root.find_text("path")
+        if path is not None:
             yield Data(path, file.root.word("type"), True)
         return
     for holder in file.jobs:
         for key in ("inputs", "outputs"):
             for entry in holder.entries_of(key).values():
-                path = entry.value.get("path")
-                if path is not None and path.is_text:
+                path = entry.value.find_text("path")
+                if path is not None:
                     yield Data(path, entry.value.word("type"), key == "inputs")
 
 

@@ -286,8 +286,8 @@ def _wrong_values(document: Document) -> Iterator[Diagnostic]:
 def _misspelt_types(document: Document) -> Iterator[Diagnostic]:
     """Optimizers and schedulers that differ by a typo from DeepSpeed's, and settings that theirs do not take."""
     for section, known in (("optimizer", _OPTIMIZERS), ("scheduler", _SCHEDULERS)):
-        kind = document.root.find(section, "type")
-        if kind is None or not kind.is_text:
+        kind = document.root.find_text(section, "type")
+        if kind is None:
             continue
         if kind.text in known:
             yield from _misspelt_settings(document.root.find(section, "params"), kind.text, known[kind.text])

@@ -213,8 +213,8 @@ def ‹score⇒run›(data):
 def _scoring_script(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
     root = file.root
     folder = scoring_code(root) if file.kind in _DEPLOYMENTS else None
-    named = root.find("code_configuration", "scoring_script")
-    if folder is None or named is None or not named.is_text or not os.path.isfile(folder / named.text):
+    named = root.find_text("code_configuration", "scoring_script")
+    if folder is None or named is None or not os.path.isfile(folder / named.text):
         return
     if named.text.endswith(".py"):
         yield from wrong_entry_script(SCORING_SCRIPT, named.span, folder / named.text, "data", "request")

@@ -43,8 +43,8 @@ environment:
 @check("file")
 def _image_name(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
     for environment in environments_in(file):
-        image = environment.get("image")
-        if image is not None and image.is_text and not set(image.text) & set("${< "):
+        image = environment.find_text("image")
+        if image is not None and not set(image.text) & set("${< "):
             yield from _name(image)
 
 
@@ -95,8 +95,8 @@ numpy==2.1.3
 @check("file")
 def _dockerfile(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
     for environment in environments_in(file):
-        folder, name = environment.find("build", "path"), environment.find("build", "dockerfile_path")
-        if folder is None or not folder.is_text or "://" in folder.text or "{{" in folder.text:
+        folder, name = environment.find_text("build", "path"), environment.find("build", "dockerfile_path")
+        if folder is None or "://" in folder.text or "{{" in folder.text:
             continue
         root = Path(os.path.normpath(file.document.file.parent / folder.text))
         lines = list(_lines(root / (name.text if name is not None else "Dockerfile")))

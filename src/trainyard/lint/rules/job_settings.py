@@ -102,8 +102,8 @@ services:
 def _job_service(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
     for holder in file.jobs:
         for name, entry in holder.entries_of("services").items():
-            kind = entry.value.get("type") if entry.value.is_mapping else None
-            if kind is not None and kind.is_text:
+            kind = entry.value.find_text("type")
+            if kind is not None:
                 yield from _service(name, kind, entry.value)
 
 

@@ -58,8 +58,8 @@ def _copy(job: Node) -> Iterator[Diagnostic]:
         message = f"copy_data has one output, and this has {len(outputs)}"
         yield DATA_TRANSFER.at(second.key.span, message, "Write a job for each.")
         return
-    read = [_type(entry.value) for entry in inputs.values()]
-    made = next((_type(entry.value) for entry in outputs.values()), None)
+    read = [entry.value.find_text("type") for entry in inputs.values()]
+    made = next((entry.value.find_text("type") for entry in outputs.values()), None)
     if made is None or not read or None in read:
         return
     expected = "uri_folder" if len(read) > 1 else getattr(read[0], "text", "")
@@ -80,15 +80,10 @@ def _only(job: Node, kind: str, name: str, task: str) -> Iterator[Diagnostic]:
 
 def _goes_with(job: Node, outside: str, types: dict[str, str], kind: str, name: str) -> Iterator[Diagnostic]:
     place = job.word(outside, "type")
-    expected, written = types.get(place), _type(job.find(kind, name))
+    expected, written = types.get(place), job.find_text(kind, name, "type")
     if expected is not None and written is not None and written.text != expected:
         message = f"the {name} of a {place.replace('_', ' ')} is a {expected}, not a {written.text}"
         yield DATA_TRANSFER.at(written.span, message, f"Write `type: {expected}`.")
-
-
-def _type(port: Node | None) -> Node | None:
-    found = port.get("type") if port is not None and port.is_mapping else None
-    return found if found is not None and found.is_text else None
 
 
 # The first may not exceed the second.

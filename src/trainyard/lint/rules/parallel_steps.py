@@ -184,9 +184,9 @@ def _unused_inputs(file: LintedFile, context: LintContext) -> Iterator[Diagnosti
 
 
 def _appends(step: ScriptStep) -> Iterator[Diagnostic]:
-    target = step.task.get("append_row_to")
-    binding = only_binding(target.text) if target is not None and target.is_text else None
-    if target is not None and target.is_text and "${{" not in target.text and target.text:
+    target = step.task.find_text("append_row_to")
+    binding = only_binding(target.text) if target is not None else None
+    if target is not None and "${{" not in target.text and target.text:
         message = f"rows are appended to an output, and '{shorten(target.text)}' is a plain text"
         outputs = list(step.node.entries_of("outputs"))
         meant = target.text.removeprefix("outputs.")

@@ -84,7 +84,7 @@ jobs:
 @check("pipeline")
 def _data_type_mismatch(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
     for job, port, node, text in _targets(pipeline):
-        stated = node.get("type") if node.is_mapping and node.get("path") is not None else None
+        stated = node.get("type") if node.get("path") is not None else None
         found = stated.text.lower() if stated is not None else port.type
         if stated is None or port.is_parameter or "${{" in text.text or found not in PORT_TYPES:
             continue
@@ -185,7 +185,7 @@ jobs:
 @check("pipeline")
 def _file_without_type(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
     for _, port, node, text in _targets(pipeline):
-        has_path = node.is_mapping and node.get("path") is not None and "${{" not in text.text
+        has_path = node.get("path") is not None and "${{" not in text.text
         if has_path and port.type == "uri_file" and node.get("type") is None:
             message = f"'{port.name}' is a file, and without a type the client sends a folder"
             yield FILE_WITHOUT_TYPE.at(node.span, message, "Write type: uri_file beside the path.", [port.declared])
@@ -261,7 +261,7 @@ def _targets(pipeline: ParsedPipeline) -> Iterator[tuple[Job, Port, Node, Node]]
         for name, node, text in _values(job, "inputs"):
             port = (job.declared_inputs or {}).get(name)
             # A job's own command gets whatever it is set to, unless it states a type.
-            is_stated = node.is_mapping and node.get("type") is not None
+            is_stated = node.get("type") is not None
             if port is not None and port.type != UNKNOWN_TYPE and (is_stated or not job.has_own_command):
                 yield job, port, node, text
 

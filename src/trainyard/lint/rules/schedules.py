@@ -63,10 +63,10 @@ def _schedule_trigger(file: LintedFile, context: LintContext) -> Iterator[Diagno
 
 
 def _trigger(trigger: Node, file: LintedFile) -> Iterator[Diagnostic]:
-    expression, zone = trigger.get("expression"), trigger.get("time_zone")
-    if expression is not None and expression.is_text:
+    expression, zone = trigger.find_text("expression"), trigger.find_text("time_zone")
+    if expression is not None:
         yield from _expression(expression, file.document)
-    if zone is not None and zone.is_text and "/" not in zone.text and zone.text.lower() not in _ZONES_IN_LOWER_CASE:
+    if zone is not None and "/" not in zone.text and zone.text.lower() not in _ZONES_IN_LOWER_CASE:
         hint = close_match(zone.text, _WINDOWS_TIME_ZONES) or "Such names are 'UTC' and 'W. Europe Standard Time'."
         yield SCHEDULE_TRIGGER.at(zone.span, f"unknown time zone '{shorten(zone.text)}'", hint)
     yield from _days_of_another_frequency(trigger)

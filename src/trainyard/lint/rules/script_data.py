@@ -116,8 +116,8 @@ def _direct_in_jobs(pipeline: ParsedPipeline, context: LintContext) -> Iterator[
 def _opened_with_direct(command: ParsedCommand, gives_modes: Node, context: LintContext) -> Iterator[Diagnostic]:
     """Report inputs that get `mode: direct` in a node and that the command's scripts open as paths."""
     for called, port, side, reads in _data_of_scripts(command, context):
-        mode = gives_modes.find(side, port.name, "mode")
-        is_direct = mode is not None and mode.is_text and mode.text.lower() == "direct"
+        mode = gives_modes.find_text(side, port.name, "mode")
+        is_direct = mode is not None and mode.text.lower() == "direct"
         opened = next((read for read in reads if read.on_disk), None)
         if mode is not None and is_direct and opened is not None:
             message = f"'{port.name}' is an address with 'mode: direct', and {called.name} opens it as a path"

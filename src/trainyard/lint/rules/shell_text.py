@@ -133,8 +133,8 @@ def _is_kept(text: str, keeps_blanks: bool) -> bool:
 
 def _may_be_several_words(command: ParsedCommand, name: str) -> bool:
     """Whether what a job sets an input of its own command to may contain a space."""
-    node = command.node.find("inputs", name)
-    if node is None or not node.is_text or _WRONG_SCOPE.fullmatch(node.text):
+    node = command.node.find_text("inputs", name)
+    if node is None or _WRONG_SCOPE.fullmatch(node.text):
         return False
     bound = name_bound(node.text, "parent.inputs")
     if bound is not None:

@@ -127,9 +127,8 @@ def _not_exponents(name: str, drawn: Node) -> Iterator[Diagnostic]:
 
 
 def _sampling(sweep: Node) -> Iterator[Diagnostic]:
-    algorithm = sweep.get("sampling_algorithm")
-    named = algorithm.get("type") if algorithm is not None and algorithm.is_mapping else algorithm
-    suited = _TYPES_OF_SAMPLING.get(named.text.lower()) if named is not None and named.is_text else None
+    named = sweep.find_text("sampling_algorithm") or sweep.find_text("sampling_algorithm", "type")
+    suited = _TYPES_OF_SAMPLING.get(named.text.lower()) if named is not None else None
     if named is None or suited is None:
         return
     space = sweep.entries_of("search_space")
@@ -171,8 +170,8 @@ def _policy(sweep: Node) -> Iterator[Diagnostic]:
 
 def _unused(sweep: Node) -> Iterator[Diagnostic]:
     """Parameters of the search space that the command of an inline trial does not use."""
-    trial, command = sweep.get("trial"), sweep.find("trial", "command")
-    if trial is None or command is None or not command.is_text or trial.get("inputs") is not None:
+    trial, command = sweep.get("trial"), sweep.find_text("trial", "command")
+    if trial is None or command is None or trial.get("inputs") is not None:
         return
     for name, entry in sweep.entries_of("search_space").items():
         if f"search_space.{name}" not in command.text:
@@ -201,8 +200,8 @@ METRIC_NOT_LOGGED = Rule("AML507", "metric-not-logged", "warning").explained(
 @check("command")
 def _metric_not_logged(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
     for sweep in sweeps_of(command, context):
-        metric = sweep.find("objective", "primary_metric")
-        if metric is None or not metric.is_text or "${{" in metric.text or not metric.text:
+        metric = sweep.find_text("objective", "primary_metric")
+        if metric is None or "${{" in metric.text or not metric.text:
             continue
         logged = _logged(command, context)
         if logged is None or not logged.names or metric.text in logged.texts:
@@ -225,8 +224,8 @@ def _sweeps_by_trial(context: LintContext) -> dict[Path, list[Node]]:
     found: dict[Path, list[Node]] = {}
     for pipeline in context.parsed.pipelines:
         for job in pipeline.model.jobs.values():
-            trial = job.node.get("trial")
-            if trial is not None and trial.is_text:
+            trial = job.node.find_text("trial")
+            if trial is not None:
                 found.setdefault(pipeline.reading.path(trial.text), []).append(job.node)
     return found
 

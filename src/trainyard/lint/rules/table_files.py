@@ -96,7 +96,7 @@ def _paths(root: Node, folder: Path) -> Iterator[Diagnostic]:
     if paths.is_mapping or paths.is_text:
         yield TABLE_FILE.at(root.key_span("paths"), "'paths' is a list", "Write `- file: …` beneath it.")
     for item in paths.items:
-        for name, entry in item.entries.items() if item.is_mapping else ():
+        for name, entry in item.entries.items():
             meant = only_close(name, _PATH_KEYS) if name not in _PATH_KEYS else None
             if meant is not None:
                 message = f"a path of an MLTable has no '{shorten(name)}'"
@@ -124,8 +124,8 @@ def _transformations(root: Node) -> Iterator[Diagnostic]:
             if meant is not None:
                 message = f"an MLTable has no transformation '{shorten(name)}'"
                 yield TABLE_FILE.at(place.span, message, f"Did you mean '{meant}'?", replacement=meant)
-        for entry in item.entries.values() if item.is_mapping else ():
-            for key, words in _WORDS.items() if entry.value.is_mapping else ():
+        for entry in item.entries.values():
+            for key, words in _WORDS.items():
                 given = entry.value.get(key)
                 known = given is None or given.text.lower() in words or given.text.lower() in _OTHER_SPELLINGS
                 meant = only_close(given.text, words) if given is not None and not known else None
