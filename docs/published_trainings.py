@@ -76,7 +76,8 @@ class HeldOut:
     A source may state the rate, the memory, or both. Rates are samples a second and GPU: rows of text, or images.
     `first_rate` and `first_memory_bytes` are what the estimate said when the row was entered, in one of several rounds;
     they stay as they are when the estimate changes. `memory_counts` says what a source's memory is of: tensors
-    ("allocated"), what the allocator takes ("reserved"), or "unknown"; in rounds 1 and 2 tensors were predicted.
+    ("allocated"), what the allocator takes ("reserved"), all of a GPU's where it is full ("device"), or "unknown"; in
+    rounds 1 and 2 tensors were predicted.
     """
 
     source: str
@@ -109,8 +110,9 @@ class HeldOut:
         return predicted / self.memory_bytes - 1
 
 
-FIXED_ROUND = 3
-"""Round of the rows that were predicted by the formulas of today; those of rounds before it had been seen."""
+FIXED_ROUND, FIXED_MEMORY_ROUND = 3, 4
+"""From which rounds on rows were predicted by the formulas of today, of time and of memory; those before had been seen.
+"""
 
 
 @cache
@@ -137,6 +139,8 @@ def _held_out(row: dict[str, str]) -> HeldOut:
 def _memory(training: TrainingShape, counts: str) -> float:
     """Return what the estimate says of memory, counted as a source counts it: where that is not known, as reserved."""
     found = memory_of(training)
+    if counts == "device":
+        return found.total + training.machines.runtime_bytes
     return found.total if counts == "allocated" else found.reserved
 
 
@@ -177,6 +181,7 @@ def _training(row: dict[str, str]) -> TrainingShape:
         loss_chunk_tokens=int(row.get("loss_chunk_tokens") or 0),
         stack=row["stack"] or "sdpa",
         stack_year=int(row["stack_year"] or STACK_YEAR),
+        optimizer=row.get("optimizer") or "adamw",
         channels_last=row.get("layout") == "nhwc",
         adapters=_adapters(row),
     )

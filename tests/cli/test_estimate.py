@@ -162,7 +162,7 @@ def test_a_retired_size_is_named_with_what_replaces_it(trainyard: Run) -> None:
 def test_memory_is_what_a_gpu_has_for_programs(trainyard: Run) -> None:
     """A GB200 is sold with 192 GB, of which 186 are there for programs."""
     outcome = trainyard("estimate", "--model", "llama-3.1-8b", "--sku", "Standard_ND128isr_NDR_GB200_v6")
-    assert "of 198.2 GB a GPU: fits" in outcome.stdout
+    assert "of 198.6 GB a GPU: fits" in outcome.stdout
 
 
 def test_json_has_the_fields_of_a_plan(trainyard: Run) -> None:

@@ -58,11 +58,6 @@ def _at(*names: str) -> Callable[[Any], Any]:
     return lambda value: reduce(lambda found, name: None if found is None else getattr(found, name), names, value)
 
 
-def _gpus(job: JobPlan) -> int | None:
-    gpus_per_node = job.sku.gpu_count if job.sku is not None else 0
-    return job.processes.nodes * gpus_per_node or None
-
-
 def _machines_of_trials(job: JobPlan) -> int | None:
     return job.kind.machines if job.kind.machines != job.processes.nodes else None
 
@@ -72,7 +67,7 @@ FIGURES = (
     PlanFigure("nodes", "nodes", _at("processes", "nodes"), count),
     PlanFigure("machines_at_one_time", "machines at one time", _machines_of_trials, count),
     PlanFigure("world_size", "processes", _at("processes", "world_size"), count),
-    PlanFigure("gpus", "GPUs", _gpus, count),
+    PlanFigure("gpus", "GPUs", lambda job: job.processes.nodes * (job.sku.gpu_count if job.sku else 0) or None, count),
     PlanFigure("micro_batch_size", "micro-batch", _at("batch", "micro_batch_size"), count),
     PlanFigure("accumulation_steps", "accumulation", _at("batch", "accumulation_steps"), count),
     PlanFigure("global_batch_size", "effective batch", _at("batch", "global_batch_size"), count),

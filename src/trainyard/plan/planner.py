@@ -127,21 +127,19 @@ def _compute(job: JobUse) -> str:
 
 def _sku(job: JobUse, computes: Computes) -> Sku | None:
     named, cluster = job.instance_type, job.compute
-    if isinstance(named, Known):
-        try:
-            return find_sku(str(named.value))
-        except UnknownSku as error:
-            raise SpecError(NOT_A_CHOICE.at(named.written.span, str(error))) from error
-    compute = computes.find(str(cluster.value), cluster.written.span.file) if isinstance(cluster, Known) else None
-    if compute is None:
-        return None
+    if not isinstance(named, Known):
+        compute = computes.find(str(cluster.value), cluster.written.span.file) if isinstance(cluster, Known) else None
+        if compute is None:
+            return None
+        size, span, where = compute.size, compute.span, f"the cluster '{compute.name}': "
+    else:
+        size, span, where = str(named.value), named.written.span, ""
     try:
-        return find_sku(compute.size)
+        return find_sku(size)
     except UnknownSku as error:
-        message = f"the cluster '{compute.name}': {error}"
-        if compute.span is None:
-            raise UsageError(message) from error
-        raise SpecError(NOT_A_CHOICE.at(compute.span, message)) from error
+        if span is None:
+            raise UsageError(f"{where}{error}") from error
+        raise SpecError(NOT_A_CHOICE.at(span, f"{where}{error}")) from error
 
 
 def _environment(environment: Environment | None) -> str:

@@ -141,8 +141,12 @@ def facts_of(job: JobPlan) -> list[tuple[str, str]]:
 def training_facts(job: JobPlan) -> list[tuple[str, str]]:
     """Return what is estimated and measured of a training, as labels and lines."""
     facts: list[tuple[str, str]] = []
-    if job.data_shares:
-        facts.append(("mixed data", _mixed(job.data_shares)))
+    if shares := job.data_shares:
+        mixed = ", ".join(
+            f"{share:.1%} of the samples from {name}" for name, share in shares.items() if share is not None
+        )
+        once = f"each sample of {', '.join(shares)} once an epoch"
+        facts.append(("mixed data", once if None in shares.values() else mixed))
     if job.estimate is None:
         facts.append(("estimate", f"memory and time are not estimated: {job.estimate_reason}"))
     else:
@@ -156,12 +160,6 @@ def training_facts(job: JobPlan) -> list[tuple[str, str]]:
     if whole := _whole(job) or (f"not known: {job.steps_reason}" if job.steps_reason else ""):
         facts.append(("whole", whole))
     return facts
-
-
-def _mixed(shares: Mapping[str, float | None]) -> str:
-    if None in shares.values():
-        return f"each sample of {', '.join(shares)} once an epoch"
-    return ", ".join(f"{share:.1%} of the samples from {name}" for name, share in shares.items())
 
 
 def differences_of(job: JobPlan) -> dict[str, float]:

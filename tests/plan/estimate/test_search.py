@@ -14,7 +14,6 @@ from trainyard.plan.estimate import ENGINES
 from trainyard.plan.estimate.architectures import find_architecture
 from trainyard.plan.estimate.config_file import find_model
 from trainyard.plan.estimate.estimator import Estimate, estimate
-from trainyard.plan.estimate.memory import RUNTIME_BYTES
 from trainyard.plan.estimate.search import (
     HEADROOM,
     MOST_FOUND,
@@ -68,8 +67,9 @@ def _by_hand(wanted: TrainingShape, generator: random.Random) -> Iterator[Traini
 
 def _leaves_free(found: Estimate, headroom: float) -> float:
     """Where some memory is to be left, beside what the allocator keeps."""
-    memory = found.training.machines.memory_bytes_per_gpu
-    return 1 - ((found.memory.reserved if headroom else found.memory.total) + RUNTIME_BYTES) / memory
+    machines = found.training.machines
+    used = (found.memory.reserved if headroom else found.memory.total) + machines.runtime_bytes
+    return 1 - used / machines.memory_bytes_per_gpu
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from trainyard.plan.estimate.architectures import OTHER_FAMILY
+from trainyard.plan.estimate.architectures import OTHER_FAMILY, Architecture
 from trainyard.plan.estimate.image_models import ImageModel, ModelBlock, Product
 from trainyard.plan.estimate.training import TrainingShape
 
@@ -40,9 +40,16 @@ def blocks_of(training: TrainingShape) -> tuple[Sequence[ModelBlock], ModelBlock
     if isinstance(model, ImageModel):
         return [_in_training(block, training) for block in model.blocks], _in_training(model.around, training)
     values = training.micro_batch_size * training.bytes_per_value
-    selective = _selective_values(training) if training.activation_checkpointing == "selective" else 0
+    selective = 0
+    if training.activation_checkpointing == "selective":
+        # As torchtitan's `selective` with the option `op`: the output of attention, and of every second matrix product,
+        # which are the queries, the values, one of the MLP's inner products, and its result. The rest is recomputed.
+        selective = 2 * model.query_width + model.kv_width + model.intermediate_size + model.hidden_size
     attention = 2.0 * tokens * tokens * model.query_width
     computed = 0.5 if training.fuses_attention else 1.0
+    launches = _GATED_LAUNCHES if model.is_gated and not training.fuses_operations else _OTHER_LAUNCHES
+    if training.is_under_autocast and not training.fuses_operations:
+        launches += _AUTOCAST_LAUNCHES
     layer = ModelBlock(
         entering=tokens * (model.hidden_size + selective),
         # Of attention's two products, one sums over the head's values and one over the sequence.
@@ -52,21 +59,17 @@ def blocks_of(training: TrainingShape) -> tuple[Sequence[ModelBlock], ModelBlock
         ],
         kept=layer_activation_bytes(training) / values,
         moved=layer_traffic_bytes(training) / values,
-        operations=_launches(training),
+        operations=launches,
+        # Gradients of an MLP's inner values, of a gated one two more than it frees, and of its result.
+        working=tokens * ((1 + model.is_gated) * model.intermediate_size + model.hidden_size),
         times=model.layers,
     )
     # The loss, forward and backward together: a copy in fp32, the log of the softmax, its gradient, and that in 16 bits
     # again; compiled, once each way.
     loss = tokens * model.vocabulary_size * (8 if training.compiled else 32) / training.bytes_per_value
     prediction = Product(2.0 * tokens * model.embedding_parameters, model.hidden_size)
-    return [layer], ModelBlock(products=[prediction], moved=loss / 3)
-
-
-def _launches(training: TrainingShape) -> int:
-    if training.fuses_operations:
-        return _OTHER_LAUNCHES
-    casts = _AUTOCAST_LAUNCHES if training.is_under_autocast else 0
-    return casts + (_GATED_LAUNCHES if training.language_model.is_gated else _OTHER_LAUNCHES)
+    last_norm = tokens * model.hidden_size * (_kept_by_norm(training) / training.bytes_per_value + 1)
+    return [layer], ModelBlock(products=[prediction], kept=last_norm, moved=loss / 3)
 
 
 def _in_training(block: ModelBlock, training: TrainingShape) -> ModelBlock:
@@ -108,33 +111,37 @@ def layer_activation_bytes(training: TrainingShape) -> float:
     Korthikanti et al. 2022 (arXiv:2205.05198), section 4.1, counted operation by operation for each family: the inputs
     of every matrix, norm and nonlinearity, and with fused attention its queries, keys, values and output. Without it,
     the scores of section 4.1 (5 a s^2 b bytes in 16 bits) are kept too. A compiled model recomputes norms and products.
+    Autocast keeps the input of each matrix, cast, and peft that of each adapter; frozen matrices keep none.
     """
-    shape, tokens = training.language_model, training.tokens_per_micro_batch
+    shape, adapters, tokens = training.language_model, training.adapters, training.tokens_per_micro_batch
     hidden, inner, size = shape.hidden_size, shape.intermediate_size, training.bytes_per_value
-    norms = 2 * hidden * (1 if training.compiled else 2)
-    attention = 2 * shape.query_width + 2 * shape.kv_width
-    if shape.is_gated:
-        mlp = inner * (3 if training.compiled else 4)
-        rotated = 0 if training.compiled else shape.query_width + shape.kv_width
+    if training.compiled:
+        inputs, mlp = hidden + inner, inner * (1 + shape.is_gated)
     else:
-        mlp, rotated = (2 if training.compiled else shape.eager.kept_by_mlp) * inner, 0
-    values = norms + attention + rotated + hidden + mlp
-    if training.adapters is not None:
-        values += training.adapters.rank * len(training.adapters.matrices(shape))
-    kept = float(tokens * values * size)
+        inputs = hidden * (_matrices_after_norms(shape) if training.is_under_autocast else 2) + inner
+        mlp = inner * (3 if shape.is_gated else shape.eager.kept_by_mlp - 1)
+    if adapters is not None:
+        adapted = adapters.matrices(shape)
+        inputs = sum(each.takes for each in adapted) + adapters.rank * len(adapted)
+    dropped = hidden if shape.family in _DROPS_OUT else 0
+    values = 2 * shape.query_width + 2 * shape.kv_width + inputs + mlp + dropped
+    kept = float(tokens * (2 * hidden * _kept_by_norm(training) + values * size))
     if not training.fuses_attention:
         kept += training.micro_batch_size * shape.heads * training.sequence_length**2 * (2 * size + 1)
     return kept
 
 
-def _selective_values(training: TrainingShape) -> int:
-    """Return what selective checkpointing keeps of a token and layer beside the input; the rest is computed again.
+def _kept_by_norm(training: TrainingShape) -> int:
+    """Return the bytes that a norm keeps of each value: its input, of an eager RMSNorm in fp32 and as it is scaled."""
+    wide = 4 if training.is_under_autocast else training.bytes_per_value
+    if training.fuses_operations or not training.language_model.is_gated:
+        return wide
+    return 4 + (wide if training.adapters is None else 0)
 
-    As torchtitan's `selective` with the option `op`: the output of attention, and of every second matrix product, which
-    are the queries, the values, one of the MLP's inner products, and its result.
-    """
-    shape = training.language_model
-    return 2 * shape.query_width + shape.kv_width + shape.intermediate_size + shape.hidden_size
+
+def _matrices_after_norms(shape: Architecture) -> int:
+    """Return how many matrices of a layer take what a norm gives: all that are as wide, but attention's output."""
+    return sum(each.takes == shape.hidden_size for each in shape.linear_layers) - 1
 
 
 def layer_traffic_bytes(training: TrainingShape) -> float:
@@ -164,8 +171,7 @@ def layer_traffic_bytes(training: TrainingShape) -> float:
         traffic += training.tokens_per_micro_batch * shape.eager.moved_by_mlp * inner * operand
     if not is_fused and wide > size:
         # Norms and sums read and write fp32; each matrix but the output's has its input cast.
-        casts = sum(each.takes == hidden for each in shape.linear_layers) - 1
-        traffic += training.tokens_per_micro_batch * hidden * (16 + 6 * casts)
+        traffic += training.tokens_per_micro_batch * hidden * (16 + 6 * _matrices_after_norms(shape))
     if not is_fused and shape.family in _DROPS_OUT:
         traffic += training.tokens_per_micro_batch * hidden * 2 * (2 * size + 1)
     if shape.is_gated and not is_fused:

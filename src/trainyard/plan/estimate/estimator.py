@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from trainyard.errors import UsageError
 from trainyard.plan.estimate.compute import efficiency_curves, model_flops
-from trainyard.plan.estimate.memory import RUNTIME_BYTES, Memory, main_memory_bytes, memory_of
+from trainyard.plan.estimate.memory import Memory, main_memory_bytes, memory_of
 from trainyard.plan.estimate.money import Money, WholeTraining, money_of, usd_per_billion, whole_training_of
 from trainyard.plan.estimate.offload import with_offload
 from trainyard.plan.estimate.step_time import StepTime, samples_per_second_per_gpu, step_time_of
@@ -58,7 +58,7 @@ class Estimate:
     @property
     def available_bytes(self) -> float:
         """What of a GPU's memory is left for tensors, beside what libraries take."""
-        return self.training.machines.memory_bytes_per_gpu - RUNTIME_BYTES
+        return self.training.machines.memory_bytes_per_gpu - self.training.machines.runtime_bytes
 
     @property
     def samples_per_second_per_gpu(self) -> float | None:
@@ -127,7 +127,7 @@ def has_room(training: TrainingShape, share: float, memory: Memory | None = None
     What the allocator keeps beyond tensors counts only where some memory is to be left: it gives that back if need be.
     """
     found = memory or memory_of(training)
-    used = (found.reserved if share else found.total) + RUNTIME_BYTES
+    used = (found.reserved if share else found.total) + training.machines.runtime_bytes
     return used <= (1 - share) * training.machines.memory_bytes_per_gpu and not main_memory_reason(training)
 
 

@@ -7,15 +7,14 @@ from dataclasses import dataclass, fields
 from trainyard.plan.estimate.blocks import blocks_of
 from trainyard.plan.estimate.training import QUANTIZED_BYTES, TrainingShape
 
-RUNTIME_BYTES = 1.5e9
-"""What CUDA's context, NCCL's buffers and libraries take beside tensors: 1 to 2 GB of `nvidia-smi` that
-`torch.cuda.memory_allocated` does not count (PyTorch, "Understanding CUDA Memory Usage")."""
-
-
 _CACHED_ACTIVATIONS, _CACHED_LOGITS = 0.12, 0.6
 """What PyTorch's allocator keeps beyond its tensors at their peak: shares of activations, whose blocks are of many
 sizes, and of logits, whose blocks are too large for anything else. From 30 runs on A100 of which both are published
 (https://github.com/foundation-model-stack/fms-acceleration/tree/main/scripts/benchmarks/refs)."""
+
+FOREACH = "adamw_foreach"
+"""The optimizer of other software, if it does not ask for the fused AdamW. Its `foreach` takes about the size of the
+parameters more (https://docs.pytorch.org/docs/stable/generated/torch.optim.AdamW.html)."""
 
 _OFFLOADED_BYTES = 16
 """In main memory for each parameter that is trained: it, its gradient and two moments in fp32, as DeepSpeed's own
@@ -54,13 +53,14 @@ class Memory:
 
 def memory_of(training: TrainingShape) -> Memory:
     """Return what a training takes on each GPU at its peak."""
-    parameters, gradients, optimizer = model_states(training)
+    parameters, whole_gradients, optimizer = model_states(training)
+    gradients = whole_gradients
     kept, again = _kept_and_computed_again(training)
     logits = _logits(training)
     if training.offload_activations:
         # Of the layer that computes, and of the next, whose copy is on its way.
         kept *= min(1.0, 2 / training.architecture.layers)
-    # What is computed again comes after the loss: only the larger of a layer's values and the logits counts.
+    # What a layer has in its backward pass comes after the loss: only the larger of that and the logits counts.
     activations, logits = (kept + again, 0.0) if again > logits else (kept, logits)
     is_alone = training.machines.world_size == 1 and not training.is_deepspeed
     if is_alone and training.accumulation_steps == 1:
@@ -74,6 +74,9 @@ def memory_of(training: TrainingShape) -> Memory:
     if training.has_moving_average and not training.offload_optimizer:
         # In fp32, and where the optimizer's state is.
         buffers += 4 * training.trained_parameters / training.shards
+    if training.optimizer == FOREACH and 2 * whole_gradients > gradients + buffers + activations + logits:
+        # Its intermediates are as large as what is updated, when there is nothing but gradients beside them.
+        return Memory(parameters, whole_gradients, optimizer + whole_gradients, 0.0, 0.0, 0.0)
     return Memory(parameters, gradients, optimizer, buffers, activations, logits)
 
 
@@ -129,17 +132,14 @@ def _optimizer_bytes(training: TrainingShape, size: int) -> float:
     torchao. Adafactor: Shazeer and Stern 2018 (arXiv:1804.04235), section 3, a row and a column of each matrix.
     """
     if training.optimizer == "adafactor":
-        return 4.0 * _rows_and_columns(training)
+        model, adapters = training.language_model, training.adapters
+        if adapters is not None:
+            return 4.0 * sum(
+                each.times * (each.takes + each.gives + 2 * adapters.rank) for each in adapters.matrices(model)
+            )
+        words = (1 if model.tied else 2) * (model.vocabulary_size + model.hidden_size)
+        return 4.0 * (words + sum(each.times * (each.takes + each.gives) for each in model.linear_layers))
     return (2 * (1 + 4 / 256) if training.optimizer == "adamw8bit" else 2 * size) * training.trained_parameters
-
-
-def _rows_and_columns(training: TrainingShape) -> int:
-    """Return the rows and columns of all matrices that are trained, without the few parameters that are vectors."""
-    model, adapters = training.language_model, training.adapters
-    if adapters is not None:
-        return sum(each.times * (each.takes + each.gives + 2 * adapters.rank) for each in adapters.matrices(model))
-    words = (1 if model.tied else 2) * (model.vocabulary_size + model.hidden_size)
-    return words + sum(each.times * (each.takes + each.gives) for each in model.linear_layers)
 
 
 def _frozen_bytes(training: TrainingShape) -> float:
@@ -213,10 +213,9 @@ def _logits(training: TrainingShape) -> float:
 
 
 def _kept_and_computed_again(training: TrainingShape) -> tuple[float, float]:
-    """Return what layers keep for the backward pass, and what one of them has while that computes it again.
+    """Return what layers keep for the backward pass, and what one of them has beside that while it is passed.
 
-    Kept is all that is computed, at the time at which most is there, since the last layer's is freed first; or what is
-    not computed again.
+    Kept is all that is computed, since the last layer's is freed first, or what is not computed again.
     """
     blocks, around = blocks_of(training)
     bytes_of_value = training.micro_batch_size * training.bytes_per_value
@@ -228,4 +227,4 @@ def _kept_and_computed_again(training: TrainingShape) -> tuple[float, float]:
     for block in blocks:
         kept += block.times * block.kept
         most = max(most, kept + block.working)
-    return bytes_of_value * (around.kept + most), 0.0
+    return bytes_of_value * (around.kept + kept), bytes_of_value * (most - kept)

@@ -10,7 +10,7 @@ from trainyard.plan.estimate.training import TrainingShape
 
 _CPU_ADAM_SECONDS = 0.257e-9 * 96
 """For each parameter, on one vCPU: DeepSpeed's vectorized CPU-Adam takes 2.57 s for 10 billion on the 96 of a DGX-2
-(Ren et al. 2021, ZeRO-Offload, arXiv:2101.06840, table 4). The steps' fused AdamW of torch is vectorized alike."""
+(quoted from Ren et al. 2021, ZeRO-Offload, arXiv:2101.06840, table 4; not verified). Torch's is vectorized alike."""
 
 _VCPUS_PER_GPU = 12
 """Where no Azure size is named: those of the ND sizes with 8 GPUs."""

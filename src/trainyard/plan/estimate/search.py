@@ -12,7 +12,7 @@ from trainyard.catalogue.skus import Sku, all_skus
 from trainyard.plan.estimate import ENGINES
 from trainyard.plan.estimate.compute import efficiency_curves
 from trainyard.plan.estimate.estimator import Estimate, estimate, has_room
-from trainyard.plan.estimate.memory import RUNTIME_BYTES, Memory
+from trainyard.plan.estimate.memory import Memory
 from trainyard.plan.estimate.training import Machines, TrainingShape, engines_that_train
 from trainyard.settings.quantities import percentage
 from trainyard.settings.written_settings import Candidate
@@ -250,7 +250,8 @@ class Proposed:
     @property
     def memory_gib(self) -> float | None:
         """Estimated memory of each GPU, with what libraries take."""
-        return None if self.estimate is None else (self.estimate.memory.total + RUNTIME_BYTES) / 2**30
+        found = self.estimate
+        return None if found is None else (found.memory.total + found.training.machines.runtime_bytes) / 2**30
 
     @property
     def step_seconds(self) -> float | None:
@@ -287,7 +288,9 @@ def propose(
     precision that the GPU lacks. Without a training, for a reason, none is ruled out and the simplest come first;
     without a GPU there is no offload, because everything is in main memory already.
     """
-    candidates = [each for each in _candidates(samples) if has_gpu or each.config not in _IN_MAIN_MEMORY]
+    sizes = (each["micro_batch_size"] for each in _micro_batches(samples))
+    every = (Candidate(*each) for each in product(_CONFIGS, sizes, (False, True)))
+    candidates = [each for each in every if has_gpu or each.config not in _IN_MAIN_MEMORY]
     proposed = [Proposed(each, estimate(_with_candidate(training, each)) if training else None) for each in candidates]
     fitting = [each for each in proposed if each.estimate is None or each.estimate.fits]
     keeping = {each.candidate for each in fitting if not each.candidate.activation_checkpointing}
@@ -307,10 +310,3 @@ def _with_candidate(training: TrainingShape, candidate: Candidate) -> TrainingSh
         activation_checkpointing="full" if candidate.activation_checkpointing else "none",
         **_ENGINES[candidate.config],
     )
-
-
-def _candidates(samples: int) -> Iterator[Candidate]:
-    for config in _CONFIGS:
-        for checkpointing in (False, True):
-            for micro_batch_size in (size for size in range(1, samples + 1) if samples % size == 0):
-                yield Candidate(config, micro_batch_size, checkpointing)

@@ -18,6 +18,11 @@ QUANTIZED_BYTES = 0.5 + 0.127 / 8
 """Of a weight in NF4: 4 bits, and 0.127 bits for its share of the constants of its block, which are rounded too
 (Dettmers et al. 2023, QLoRA, arXiv:2305.14314, section 3)."""
 
+_RUNTIME_BYTES = {1: 0.35e9, 2: 0.35e9 + 544 * 2**20, 3: 0.35e9 + 688 * 2**20}
+"""With one, two, and more GPUs: CUDA's context, whose kernels are loaded as they are needed since version 11.7
+(https://github.com/pytorch/pytorch/issues/107667), and NCCL's buffers on A100 with NVLink
+(https://github.com/NVIDIA/nccl/issues/964). Both were 1.06 GB on 8 H100 (https://github.com/NVIDIA/nccl/issues/1685)."""
+
 
 @dataclass(frozen=True)
 class Machines:
@@ -38,6 +43,11 @@ class Machines:
     def world_size(self) -> int:
         """One process for each GPU."""
         return self.nodes * self.gpus_per_node
+
+    @property
+    def runtime_bytes(self) -> float:
+        """What CUDA and NCCL take of a GPU's memory beside tensors."""
+        return _RUNTIME_BYTES[min(self.world_size, 3)]
 
     @property
     def memory_bytes_per_gpu(self) -> float:
