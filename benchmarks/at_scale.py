@@ -9,9 +9,13 @@ many replicas as there are. Printed is the most of any rank, and the total over 
 of the state (weights and AdamW's moments, fp32). What is restored includes the verification. Bars: totals of at most
 1.1, and no more files or bytes per rank at 512 ranks than at 8.
 
-First, so many real processes start, save, restore and write a small model together, with FSDP and with HSDP. What they
-restored must be what they saved, what they read (by /proc/self/io) at most 1.1 times the state, and what they wrote the
-bytes of transformers' own files. Their sockets are counted.
+First, so many real processes start, save, restore and write a small model together, with FSDP and with HSDP, as nodes
+of 8 ranks. What they restored must be what they saved, what they read (by /proc/self/io) at most 1.1 times the state,
+and what they wrote the bytes of transformers' own files. Their sockets are counted, and with FSDP at most as many as
+computed. So are those of ranks with GPUs, but for NCCL's: as many processes have the host groups of a training and its
+checkpoints, and a default group that connects nobody. Rank 0 also has a connection of each rank to its store.
+
+Computed are also the sockets of up to 512 ranks: at most 300 with GPUs.
 
 Results go to benchmarks/results/at_scale.json. Exit 1 when a bar is missed. About three minutes.
 """
@@ -28,18 +32,23 @@ import socket
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
+from torch.testing._internal.distributed import fake_pg
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.utils import logging
 
 from results import save_results
 from trainyard.settings.batch_arithmetic import divide_batch
 from trainyard.settings.steps.training import TrainFSDP
+from trainyard.steps.runtime.host_group import HostGroup, Nodes
 from trainyard.steps.runtime.world import join_world
 from trainyard.steps.training.checkpoints.checkpoints import Checkpoints
+from trainyard.steps.training.checkpoints.collectives import Ranks
 from trainyard.steps.training.checkpoints.restoring import files_of_rank, nearest_first, places_in
 from trainyard.steps.training.checkpoints.state_files import (
     SavedPiece,
@@ -66,8 +75,11 @@ from trainyard.steps.training.weights_to_files import (
 )
 
 RANKS = (8, 64, 512)
-SHARD_SIZE = 8
+SHARD_SIZE = NODE_RANKS = 8
 BAR = 1.1
+MOST_SOCKETS = 300
+STORE_SOCKETS = 3
+"""To serve it, and of rank 0's own connection to it."""
 SHARD_BYTES = 5_000_000_000
 SIZES_70B = {
     "vocab_size": 128_256,
@@ -97,6 +109,14 @@ def main() -> int:
             print(f"{count} processes, {engine}: {_shown(found)}", flush=True)
             good = found["restored_equals_saved"] and found["same_bytes_written"] and found["restore_total"] <= BAR
             missed += [] if good else [f"{count} processes, {engine}"]
+        found = processes[f"gpu layout {count}"] = _sockets_with_gpus(count)
+        print(f"{count} processes, as with GPUs: {_shown(found)}", flush=True)
+        expected = _most_sockets(count, on_gpu=True)
+        good = found["sockets"] <= expected + 1 and found["sockets_of_rank_0"] <= expected + count + STORE_SOCKETS
+        missed += [] if good else [f"{count} processes as with GPUs: more than {expected} sockets"]
+        found = processes[f"fsdp {count}"]
+        expected = _most_sockets(count, on_gpu=False)
+        missed += [] if found["sockets"] <= expected + 1 else [f"{count} processes: more than {expected} sockets"]
     model = without_memory(lambda: LlamaForCausalLM(LlamaConfig(**SIZES_70B, dtype="bfloat16"))).to(torch.bfloat16)
     with tempfile.TemporaryDirectory() as folder:
         files = planned_files(model, lambda saved: save_model(saved, Path(folder), SHARD_BYTES))
@@ -116,13 +136,37 @@ def main() -> int:
                 before = figures[f"{engine} {RANKS[0]}"][what]
                 grown = [key for key in ("files", "bytes") if numbers[key] > BAR * before[key]]
                 missed += [f"{engine} {ranks} {what}: more {key} per rank" for key in grown]
+    sockets = {
+        f"{ranks}": {kind: _most_sockets(ranks, on_gpu=kind == "gpu") for kind in ("cpu", "gpu")} for ranks in RANKS
+    }
+    for ranks, most in sockets.items():
+        print(f"sockets of a rank of {ranks}: {_shown(most)}")
+    missed += [] if sockets["512"]["gpu"] <= MOST_SOCKETS else ["sockets of 512 ranks with GPUs"]
     print("bars met" if not missed else "bars missed: " + "; ".join(missed))
-    save_results("at_scale", {"ranks": figures, "processes": processes, "missed": missed})
+    save_results("at_scale", {"ranks": figures, "sockets": sockets, "processes": processes, "missed": missed})
     return int(bool(missed))
 
 
 def _shown(numbers: Figures) -> str:
     return ", ".join(f"{key} {value:,}" for key, value in numbers.items())
+
+
+def sockets_of_rank(nodes: Nodes, rank: int, *, on_gpu: bool) -> int:
+    """Return how many sockets gloo gives a rank of a training with checkpoints, in host groups of its own for both.
+
+    In each group, one to each other rank, and one to be reached at. Between CPUs gloo also sums gradients, for which it
+    connects every two ranks: with one node, those of the training's host group.
+    """
+    own, ranks = next(node for node in nodes if rank in node), sum(map(len, nodes))
+    of_host_group = len(own) + (0 if len(nodes) == 1 else len(nodes) if rank == own[0] else 1)
+    of_training = of_host_group if on_gpu or len(nodes) > 1 else 0
+    return of_host_group + of_training + (0 if on_gpu else ranks)
+
+
+def _most_sockets(ranks: int, *, on_gpu: bool) -> int:
+    """Of any rank, as nodes of 8."""
+    nodes = [range(first, first + NODE_RANKS) for first in range(0, ranks, NODE_RANKS)]
+    return max(sockets_of_rank(nodes, rank, on_gpu=on_gpu) for rank in range(ranks))
 
 
 def _shapes(model: torch.nn.Module) -> Shapes:
@@ -247,13 +291,36 @@ def _small_model() -> LlamaForCausalLM:
 def _of_processes(count: int, shard_size: int) -> Figures:
     """What real processes do with a small model: the most of any, and whether all is right."""
     started = time.monotonic()
+    found = _found_by_ranks(count, _as_rank, shard_size)
+    state_bytes = sum(each["share_bytes"] for each in found)
+    return {
+        **_sockets_found(found),
+        "sockets_after_writing": max(each["sockets_after_writing"] for each in found[1:]),
+        "restore_total": round(sum(each["read_bytes"] for each in found) / state_bytes, 3),
+        "restored_equals_saved": all(each["is_equal"] for each in found),
+        "same_bytes_written": all(each["same_bytes"] for each in found),
+        "seconds": round(time.monotonic() - started, 1),
+    }
+
+
+def _sockets_with_gpus(count: int) -> Figures:
+    return _sockets_found(_found_by_ranks(count, _as_rank_of_gpus))
+
+
+def _sockets_found(found: list[Figures]) -> Figures:
+    return {"sockets": max(each["sockets"] for each in found[1:]), "sockets_of_rank_0": found[0]["sockets"]}
+
+
+def _found_by_ranks(count: int, work: Callable[..., Figures], *arguments: Any) -> list[Figures]:
+    """Return what each of so many processes finds, by rank."""
     with tempfile.TemporaryDirectory(prefix="at-scale-") as name, socket.socket() as free:
         folder = Path(name)
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
         free.close()
         forked = multiprocessing.get_context("fork")
-        ranks = [forked.Process(target=_as_rank, args=(folder, rank, count, port, shard_size)) for rank in range(count)]
+        places = [(folder, rank, count, port, work, *arguments) for rank in range(count)]
+        ranks = [forked.Process(target=_become_rank, args=place) for place in places]
         try:
             for rank in ranks:
                 rank.start()
@@ -263,25 +330,38 @@ def _of_processes(count: int, shard_size: int) -> Figures:
         finally:
             for rank in ranks:
                 rank.kill()
-        found = [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(count)]
-    state_bytes = sum(each["share_bytes"] for each in found)
-    return {
-        "sockets_in_training": max(each["sockets"] for each in found),
-        "sockets_after_writing": max(each["sockets_after_writing"] for each in found),
-        "restore_total": round(sum(each["read_bytes"] for each in found) / state_bytes, 3),
-        "restored_equals_saved": all(each["is_equal"] for each in found),
-        "same_bytes_written": all(each["same_bytes"] for each in found),
-        "seconds": round(time.monotonic() - started, 1),
-    }
+        return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(count)]
 
 
-def _as_rank(folder: Path, rank: int, count: int, port: int, shard_size: int) -> None:
-    """Start, take a step, save, restore into another engine, and write the model."""
-    variables = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count}
+def _become_rank(folder: Path, rank: int, count: int, port: int, work: Callable[..., Figures], *arguments: Any) -> None:
+    variables = {"RANK": rank, "LOCAL_RANK": rank % NODE_RANKS, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": NODE_RANKS}
     variables |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": 1}
     os.environ.update({name: str(value) for name, value in variables.items()})
     torch.set_num_threads(1)
     logging.disable_progress_bar()
+    (folder / f"rank-{rank}.json").write_text(json.dumps(work(folder, rank, count, *arguments)))
+
+
+def _as_rank_of_gpus(folder: Path, rank: int, count: int) -> Figures:
+    """Start as ranks of GPUs do, but for NCCL, and exchange something as a training and its checkpoints do."""
+    before, initialize = _sockets(), dist.init_process_group
+    assert fake_pg  # its import makes the backend known
+
+    def init_process_group(backend: str, **options: Any) -> None:
+        initialize("fake", **options)
+
+    dist.init_process_group = init_process_group
+    with join_world(300) as world:
+        # With one node, a world of CPUs shares the default group.
+        nodes = world.host.nodes
+        host = HostGroup(nodes, rank, world.timeout) if len(nodes) == 1 else world.host
+        assert host.gather(rank) == list(range(count))
+        assert Ranks(world).each(lambda: rank) == list(range(count))
+        return {"sockets": _sockets() - before}
+
+
+def _as_rank(folder: Path, rank: int, count: int, shard_size: int) -> Figures:
+    """Start, take a step, save, restore into another engine, and write the model."""
     settings = TrainFSDP(data=folder, model=folder, checkpoints=folder, metrics=folder, shard_size=shard_size)
     with join_world(300) as world:
         parts = EngineParts(_small_model, settings, OptimizerSettings(0.3), divide_batch(count, 1, count), world)
@@ -319,7 +399,7 @@ def _as_rank(folder: Path, rank: int, count: int, port: int, shard_size: int) ->
             save_model(_small_model(), alone, SHARD_BYTES_OF_PROCESSES)
             files = {file.name: file.read_bytes() for file in alone.iterdir()}
             found["same_bytes"] = written and files == {file.name: file.read_bytes() for file in together.iterdir()}
-        (folder / f"rank-{rank}.json").write_text(json.dumps(found))
+        return found
 
 
 def _bytes_read() -> int:

@@ -38,11 +38,6 @@ def _number(cell: str) -> float:
     return int(number) if number.is_integer() else number
 
 
-def _assignments(cell: str) -> Mapping[str, str]:
-    """Return `A=1;B=2` as a mapping; a remark without an equals sign is skipped."""
-    return dict(part.split("=", 1) for part in cell.split(";") if "=" in part)
-
-
 _READERS: dict[Any, Callable[[str], Any]] = {
     str: str,
     int: int,
@@ -50,5 +45,6 @@ _READERS: dict[Any, Callable[[str], Any]] = {
     bool: lambda cell: cell in ("yes", "true"),
     Fraction: Fraction,
     tuple: lambda cell: tuple(cell.split()),
-    Mapping: _assignments,
+    # `A=1;B=2`; a remark without an equals sign is skipped.
+    Mapping: lambda cell: dict(part.split("=", 1) for part in cell.split(";") if "=" in part),
 }

@@ -191,7 +191,7 @@ class StepSettings:
     @cached_property
     def file(self) -> Layer:
         """The settings file, None if the job has none."""
-        given = self._from_command(self.own[SETTINGS]) if self.has_settings_file else None
+        given = self.given_by_command(self.own[SETTINGS]) if self.has_settings_file else None
         if not isinstance(given, Known):
             return given
         if isinstance(given.value, JobOutput):
@@ -215,7 +215,7 @@ class StepSettings:
     @cached_property
     def overrides(self) -> Layer:
         """The settings that replace all others for one run, None if there are none."""
-        given = self._from_command(self.own[OVERRIDES]) if OVERRIDES in self.own else None
+        given = self.given_by_command(self.own[OVERRIDES]) if OVERRIDES in self.own else None
         if not isinstance(given, Known):
             return given
         text = str(given.value)
@@ -304,10 +304,6 @@ class StepSettings:
         layer = layers.get(self.origin(name)) if name in self.fields else None
         return layer if isinstance(layer, WrittenSettings) and name in layer.entries else None
 
-    def given_by_command(self, name: str) -> Resolved | None:
-        """What the command gives a setting, whatever the overrides say; None if it does not give it."""
-        return self._from_command(self.fields[name])
-
     def _resolved(self, of: StepField) -> Resolved:
         if of.name not in self._found:
             self._found[of.name] = self._layered(of)
@@ -316,7 +312,7 @@ class StepSettings:
     def _layered(self, of: StepField) -> tuple[Origin, Resolved]:
         readers: tuple[tuple[Origin, Callable[[StepField], Resolved | None]], ...] = (
             ("overrides", lambda each: _in_layer(self.overrides, each, self._key(each))),
-            ("command", self._from_command),
+            ("command", self.given_by_command),
             ("file", lambda each: _in_layer(self.file, each, self._key(each))),
             ("deepspeed", self._from_deepspeed),
         )
@@ -326,7 +322,7 @@ class StepSettings:
                 return origin, found
         return "default", self._default(of)
 
-    def _from_command(self, of: StepField) -> Resolved | None:
+    def given_by_command(self, of: StepField) -> Resolved | None:
         """What a flag of the command gives a setting; None if the command does not give it."""
         if of.name not in self._call.flags:
             # A text with flags in it may give the value of an input of the setting's name.
@@ -352,7 +348,7 @@ class StepSettings:
     def deepspeed(self) -> DeepSpeedFile | None:
         """DeepSpeed's configuration; None for a step without, and where it cannot be read."""
         field = self.own.get(_DEEPSPEED)
-        given = self._from_command(field) if field is not None else None
+        given = self.given_by_command(field) if field is not None else None
         if not isinstance(given, Known) or isinstance(given.value, JobOutput):
             return None
         if isinstance(given.value, DataPath):

@@ -52,8 +52,8 @@ def arguments(data: Path, base: Path, out: Path, *more: object) -> list[object]:
     return training_arguments(data, out, "language_modeling", *flags)
 
 
-def train(step: str, ranks: int, flags: list[object], out: Path) -> Path:
-    exit_codes, outputs = forked_ranks().run(step, flags, ranks, limit_seconds=300)
+def train(step: str, ranks: int, flags: list[object], out: Path, nodes: int = 1) -> Path:
+    exit_codes, outputs = forked_ranks().run(step, flags, ranks, limit_seconds=300, nodes=nodes)
     assert exit_codes == [0] * ranks, "\n".join(outputs)
     return out / "model"
 
@@ -70,27 +70,34 @@ def by_transformers(model: Any, folder: Path) -> dict[str, bytes]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "step", "ranks", "more"),
+    ("name", "step", "ranks", "nodes", "more"),
     [
-        ("llama", "train_ddp", 2, ()),
-        ("llama", "train_fsdp", 3, ("--micro-batch-size", 4, "--save-dtype", "fp16")),
-        ("llama", "train_fsdp", 4, ("--shard-size", 2, "--save-dtype", "bf16")),
-        ("llama", "train_deepspeed", 2, (3, "--precision", "bf16")),
-        ("llama", "train_deepspeed", 2, (1,)),
-        ("gpt2", "train_fsdp", 2, ()),
-        ("experts", "train_fsdp", 2, ()),
+        ("llama", "train_ddp", 2, 1, ()),
+        ("llama", "train_fsdp", 3, 1, ("--micro-batch-size", 4, "--save-dtype", "fp16")),
+        ("llama", "train_fsdp", 4, 2, ("--shard-size", 2, "--save-dtype", "bf16")),
+        ("llama", "train_deepspeed", 2, 1, (3, "--precision", "bf16")),
+        ("llama", "train_deepspeed", 2, 1, (1,)),
+        ("gpt2", "train_fsdp", 2, 1, ()),
+        ("experts", "train_fsdp", 4, 2, ()),
     ],
     ids=lambda value: str(value) if isinstance(value, str) else None,
 )
 def test_the_files_are_those_of_transformers(
-    data: Path, bases: dict[str, Path], tmp_path: Path, name: str, step: str, ranks: int, more: tuple[object, ...]
+    data: Path,
+    bases: dict[str, Path],
+    tmp_path: Path,
+    name: str,
+    step: str,
+    ranks: int,
+    nodes: int,
+    more: tuple[object, ...],
 ) -> None:
     if step == "train_deepspeed":
         stage, *more = more
         config = {"train_batch_size": "auto", "bf16": {"enabled": "auto"}, "zero_optimization": {"stage": stage}}
         (tmp_path / "zero.json").write_text(json.dumps(config))
         more = [*more, "--deepspeed-config", tmp_path / "zero.json"]
-    written = train(step, ranks, arguments(data, bases[name], tmp_path, *MEGABYTE, *more), tmp_path)
+    written = train(step, ranks, arguments(data, bases[name], tmp_path, *MEGABYTE, *more), tmp_path, nodes)
     found = contents(written)
     assert len(found) == 1 if name == "gpt2" else INDEX in found and len(found) > 3
     model = AutoModelForCausalLM.from_pretrained(written, dtype="auto")

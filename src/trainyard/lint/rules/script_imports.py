@@ -214,21 +214,18 @@ def focal_loss(probability):
 @check("command")
 def _import_fails(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
     for called, file, syntax in context.scripts_of(command):
-        yield from _failing(called, file, syntax)
-
-
-def _failing(called: CalledScript, file: Path, syntax: Syntax) -> Iterator[Diagnostic]:
-    for node in syntax.of(ast.ImportFrom):
-        if node not in syntax.body:
-            continue
-        here = Related(Span(file, node.lineno, 1, node.lineno, 2), "it is imported here")
-        written = f"from {'.' * node.level}{node.module or ''} import {node.names[0].name}"
-        if node.level and not called.call.is_module:
-            message = f"{called.name} is started as a file, and '{shorten(written)}' works in packages only"
-            yield IMPORT_FAILS.at(called.place, message, "Import without the dot, or start it with python -m.", [here])
-        elif not node.level and node.module is not None:
-            folder = called.root if called.call.is_module else file.parent
-            yield from _undefined(called, folder, node, here)
+        for node in syntax.of(ast.ImportFrom):
+            if node not in syntax.body:
+                continue
+            here = Related(Span(file, node.lineno, 1, node.lineno, 2), "it is imported here")
+            written = f"from {'.' * node.level}{node.module or ''} import {node.names[0].name}"
+            if node.level and not called.call.is_module:
+                message = f"{called.name} is started as a file, and '{shorten(written)}' works in packages only"
+                hint = "Import without the dot, or start it with python -m."
+                yield IMPORT_FAILS.at(called.place, message, hint, [here])
+            elif not node.level and node.module is not None:
+                folder = called.root if called.call.is_module else file.parent
+                yield from _undefined(called, folder, node, here)
 
 
 def _undefined(called: CalledScript, folder: Path, node: ast.ImportFrom, here: Related) -> Iterator[Diagnostic]:

@@ -68,7 +68,7 @@ def _shadowed_settings(pipeline: ParsedPipeline, context: LintContext) -> Iterat
 def _shadowed(use: JobUse, settings: StepSettings, file: WrittenSettings) -> Iterator[Diagnostic]:
     for name, entry in file.entries.items():
         known = settings.fields.get(name)
-        given = settings.given_by_command(name) if known is not None and known.kind == "parameter" else None
+        given = settings.given_by_command(known) if known is not None and known.kind == "parameter" else None
         if given is None:
             continue
         if isinstance(given, Known):

@@ -10,6 +10,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -33,26 +34,16 @@ class Collective:
     name: str
     bus_transfers: int
     """How often the message crosses the bus, in units of (n - 1) / n for n ranks."""
-    make: Callable[[torch.Tensor, int, dist.ProcessGroup | None], Callable[[], object]]
-    """From the message, the number of ranks and their group to one call of the operation."""
+    call: Callable[[torch.Tensor, torch.Tensor, dist.ProcessGroup | None], object]
+    """Takes the message, one rank's part of it, and the ranks' group."""
 
 
-def _all_reduce(message: torch.Tensor, _: int, group: dist.ProcessGroup | None) -> Callable[[], object]:
-    return lambda: dist.all_reduce(message, group=group)
-
-
-def _all_gather(message: torch.Tensor, ranks: int, group: dist.ProcessGroup | None) -> Callable[[], object]:
-    part = torch.zeros(len(message) // ranks, device=message.device)
-    return lambda: _all_gather_single(message, part, group=group)
-
-
-def _reduce_scatter(message: torch.Tensor, ranks: int, group: dist.ProcessGroup | None) -> Callable[[], object]:
-    part = torch.zeros(len(message) // ranks, device=message.device)
-    return lambda: _reduce_scatter_single(part, message, group=group)
-
-
-ALL_REDUCE = Collective("all_reduce", 2, _all_reduce)
-COLLECTIVES = (ALL_REDUCE, Collective("all_gather", 1, _all_gather), Collective("reduce_scatter", 1, _reduce_scatter))
+ALL_REDUCE = Collective("all_reduce", 2, lambda message, part, group: dist.all_reduce(message, group=group))
+COLLECTIVES = (
+    ALL_REDUCE,
+    Collective("all_gather", 1, lambda message, part, group: _all_gather_single(message, part, group=group)),
+    Collective("reduce_scatter", 1, lambda message, part, group: _reduce_scatter_single(part, message, group=group)),
+)
 
 
 @dataclass(frozen=True)
@@ -85,7 +76,8 @@ def measure_collective(
     """
     ranks = dist.get_world_size(group)
     elements = max(1, size_bytes // (_FLOAT_BYTES * ranks)) * ranks
-    call = collective.make(torch.zeros(elements, device=world.device), ranks, group)
+    message, part = (torch.zeros(size, device=world.device) for size in (elements, elements // ranks))
+    call = partial(collective.call, message, part, group)
     calls = max(1, min(_MOST_CALLS_PER_ROUND, _LEAST_BYTES_PER_ROUND // size_bytes))
     call()  # connections are made in the first call
     rounds = torch.tensor(_seconds_of_rounds(call, calls, world, repetitions), device=world.device)

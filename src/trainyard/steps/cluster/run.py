@@ -143,8 +143,8 @@ def _measure_bandwidth(settings: CheckCluster, world: World, node_ranks: int, fo
 
     nodes = len(found.nodes)
     if node_ranks > 1:
-        groups = [dist.new_group(list(range(node * node_ranks, (node + 1) * node_ranks))) for node in range(nodes)]
-        group = groups[world.rank // node_ranks]
+        first = world.rank - world.rank % node_ranks
+        group = dist.new_group(list(range(first, first + node_ranks)), use_local_synchronization=True)
         measured = measure_collective(ALL_REDUCE, world, largest, settings.repetitions, group)
         rates = world.gather(measured.bus_bytes_per_second)
         found.node_bus = {rank // node_ranks: rate for rank, rate in enumerate(rates)}

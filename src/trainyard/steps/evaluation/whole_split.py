@@ -103,5 +103,5 @@ def _reduce(sums: Sums, world: World) -> Sums:
     reduced = {}
     for name in sorted(shapes):
         zeros = torch.zeros(shapes[name], dtype=torch.float64, device=world.device)
-        reduced[name] = world.sum(sums.get(name, zeros).to(torch.float64).contiguous())
+        reduced[name] = world.sum(sums.get(name, zeros).to(zeros).contiguous())
     return reduced

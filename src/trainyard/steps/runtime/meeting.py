@@ -68,6 +68,8 @@ class Meeting:
         self._siblings = watch_siblings()
         own_address = choose_gloo_interface(variables.master_address) or ""
         self._host, self._own_address = socket.gethostname(), own_address
+        self.nodes: list[list[int]] = []
+        """The ranks of each node, once they have met."""
 
     def store(self) -> Store:
         """Return the store for the process group, once every rank is here and every node reaches every other."""
@@ -163,6 +165,11 @@ class Meeting:
         keys = [str(rank) for rank in range(self._variables.world_size)]
         places = [_Place(rank, *json.loads(text)) for rank, text in enumerate(self._board.multi_get(keys))]
         listening = [place for place in places if place.port]
+        for place in places:
+            # Ranks are counted node by node; where a launcher counts otherwise, each is a node.
+            if not self.nodes or place.port or place.host != places[place.rank - 1].host:
+                self.nodes.append([])
+            self.nodes[-1].append(place.rank)
         if len({place.address for place in listening}) < 2:
             return
         if own.port:

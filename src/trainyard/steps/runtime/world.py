@@ -11,13 +11,14 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
 
 from trainyard.steps.runtime.errors import LostConnection, StepError, first_line
 from trainyard.steps.runtime.files import require_writable
+from trainyard.steps.runtime.host_group import HostGroup
 from trainyard.steps.runtime.imports import python_and_packages
 from trainyard.steps.runtime.long_work import peak_resident_bytes, usable_processors
 from trainyard.steps.runtime.meeting import HashStore, Meeting
@@ -44,9 +45,8 @@ _ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 _REPEATABLE_ALGORITHMS = "^NVLS,NVLSTree"
 """Sums inside NVLink's switches come in any order; NCCL chooses among its other algorithms by topology and size alone.
 Megatron-LM's --deterministic-mode asks for the same."""
-_OPEN_FILES, _OPEN_FILES_PER_RANK = 256, 5
-"""Files that a rank has open in any case, and sockets for each rank: gloo connects every two ranks once for the default
-group and once for checkpoints; rank 0 also serves the store, which each rank connects to up to three times."""
+_OPEN_FILES, _OF_STORE_PER_RANK = 256, 3
+"""Files that a rank has open in any case, and how often each rank connects to the store, which rank 0 serves."""
 _VISIBLE_GPUS = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 _PACKAGES = ("torch", "numpy", "transformers", "safetensors", "deepspeed", "mlflow-skinny")
 _NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
@@ -56,18 +56,19 @@ _AMD_DRIVER = Path("/sys/module/amdgpu/version")
 class World:
     """The process group of a training or evaluation; with one process, a group of one."""
 
-    def __init__(self, variables: RankVariables, timeout_seconds: int) -> None:
+    def __init__(self, variables: RankVariables, timeout_seconds: int, *, uses_gpu: bool = True) -> None:
         self.variables = variables
         self.rank, self.size = variables.rank, variables.world_size
         self.local_rank = variables.local_rank
-        self.device = _own_device(variables)
+        self.device = _own_device(variables) if uses_gpu else torch.device("cpu")
         if not os.environ.get("OMP_NUM_THREADS"):
             # The node's processors are divided among its processes.
             torch.set_num_threads(max(1, usable_processors() // variables.processes_per_node))
         self.timeout = timedelta(seconds=timeout_seconds)
         """How long a rank waits for the others."""
-        _allow_open_files(variables.world_size)
-        _join(variables, self.device, self.timeout)
+        _allow_open_files(variables, self.device)
+        self.host = _join(variables, self.device, self.timeout)
+        """All ranks, for what is in main memory."""
 
     @property
     def is_main(self) -> bool:
@@ -81,20 +82,18 @@ class World:
 
     def sum(self, values: torch.Tensor) -> torch.Tensor:
         """Return the element-wise sum over all ranks, in place."""
+        if values.device.type != self.device.type:
+            return self.host.sum(values)
         dist.all_reduce(values)
         return values
 
     def gather(self, value: Value) -> list[Value]:
         """Return the values of all ranks, by rank, on every rank. They must be small and pickle."""
-        values: list[Any] = [None] * self.size
-        dist.all_gather_object(values, value)
-        return values
+        return self.host.gather(value)
 
     def broadcast(self, value: Value) -> Value:
         """Return rank 0's value on every rank."""
-        box = [value]
-        dist.broadcast_object_list(box, src=0)
-        return box[0]
+        return self.host.broadcast(value)
 
     def barrier(self) -> None:
         """Return once every rank has called it."""
@@ -107,10 +106,6 @@ class World:
         if self.device.type == "cuda":
             return torch.cuda.max_memory_allocated(self.device)
         return peak_resident_bytes()
-
-    def let_main_work(self, work: Callable[[], None], while_waiting: Callable[[], None]) -> None:
-        """Let rank 0 do some work for as long as it takes, as `let_some_work`."""
-        self.let_some_work(work, while_waiting, works=self.is_main)
 
     def let_some_work(self, work: Callable[[], None], while_waiting: Callable[[], None], *, works: bool) -> None:
         """Let those ranks that are told so do some work for as long as it takes.
@@ -167,23 +162,24 @@ def own_gpu(variables: RankVariables, visible: int, environment: Mapping[str, st
     return variables.local_rank
 
 
-def _allow_open_files(ranks: int) -> None:
-    """Let this process open as many files as it may. StepError where that is too few for the sockets to all ranks."""
-    needed = _OPEN_FILES + _OPEN_FILES_PER_RANK * ranks
+def _allow_open_files(variables: RankVariables, device: torch.device) -> None:
+    """Let this process open as many files as it may. StepError where that is too few for its sockets."""
+    of_each = (device.type == "cpu") + (_OF_STORE_PER_RANK if variables.rank == 0 else 0)
+    needed = _OPEN_FILES + of_each * variables.world_size + 2 * (variables.processes_per_node + variables.node_count)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     allowed = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
     if soft != resource.RLIM_INFINITY and soft < allowed:
         resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
     if allowed < needed:
         raise StepError(
-            f"{ranks} ranks need up to {needed:,} open files each, and the hard limit is {hard:,}: raise it on every "
-            "node (`ulimit -Hn`, LimitNOFILE of the container's service)"
+            f"rank {variables.rank} of {variables.world_size} needs up to {needed:,} open files, and the hard limit is "
+            f"{hard:,}: raise it on every node (`ulimit -Hn`, LimitNOFILE of the container's service)"
         )
 
 
-def _join(variables: RankVariables, device: torch.device, timeout: timedelta) -> None:
-    # Gloo serves what is in main memory (objects, small agreements), also where NCCL serves the GPUs.
-    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+def _join(variables: RankVariables, device: torch.device, timeout: timedelta) -> HostGroup:
+    """Make the default group, for what is on the ranks' devices. Return the one for what is in main memory."""
+    backend = "nccl" if device.type == "cuda" else "gloo"
     meeting = None if variables.master_address is None else Meeting(variables, timeout)
     try:
         store = HashStore() if meeting is None else meeting.store()
@@ -191,6 +187,10 @@ def _join(variables: RankVariables, device: torch.device, timeout: timedelta) ->
             dist.init_process_group(
                 backend, store=store, rank=variables.rank, world_size=variables.world_size, timeout=timeout
             )
+            nodes = [[0]] if meeting is None else meeting.nodes
+            # Between CPUs of one node, the default group connects the same ranks.
+            shared = None if backend == "nccl" or len(nodes) > 1 else dist.group.WORLD
+            return HostGroup(nodes, variables.rank, timeout, shared)
     except (dist.DistNetworkError, dist.DistStoreError) as failure:
         raise StepError(_why_not_joined(variables, timeout, failure)) from None
 
@@ -219,14 +219,14 @@ def lost_connections_explained(rank: int) -> Iterator[None]:
 
 
 @contextmanager
-def ranks_joined(timeout_seconds: int, outputs: Iterable[Path]) -> Iterator[World]:
+def ranks_joined(timeout_seconds: int, outputs: Iterable[Path], *, uses_gpu: bool = True) -> Iterator[World]:
     """Join the world that the environment describes, after a look whether outputs can be written, and log who is in it.
 
     A connection that is lost meanwhile is explained.
     """
     variables = read_rank_variables(os.environ)
     require_writable(outputs, variables.rank)
-    with lost_connections_explained(variables.rank), World(variables, timeout_seconds) as world:
+    with lost_connections_explained(variables.rank), World(variables, timeout_seconds, uses_gpu=uses_gpu) as world:
         world.log(banner(world.device, variables))
         yield world
 
@@ -249,10 +249,8 @@ def set_gpu_defaults(environment: MutableMapping[str, str], *, deterministic: bo
 def installed_versions() -> dict[str, str]:
     """Return the versions that a result may depend on."""
     versions = python_and_packages(_PACKAGES)
-    if torch.version.cuda:
-        versions["cuda"] = torch.version.cuda
-    if torch.version.hip:
-        versions["rocm"] = torch.version.hip
+    toolkits = {"cuda": torch.version.cuda, "rocm": torch.version.hip}
+    versions |= {name: number for name, number in toolkits.items() if number}
     if torch.cuda.is_available():
         versions["nccl"] = ".".join(str(part) for part in torch.cuda.nccl.version())
         versions["gpu"] = torch.cuda.get_device_name()

@@ -288,7 +288,8 @@ def _resume(
     world.log(f"{plan.batch}")
     if len(request.data.manifests) > 1:
         world.log(f"{request.data}")
-    tuned = "" if settings.tuning == "full" else f", of which {engine.trained_parameter_count():,} are trained"
+    trained = sum(parameter.numel() for parameter in engine.model.parameters() if parameter.requires_grad)
+    tuned = "" if settings.tuning == "full" else f", of which {trained:,} are trained"
     world.log(
         f"{engine.parameter_count:,} parameters{tuned}; {plan.samples} training samples, {plan.steps_per_epoch} "
         f"steps per epoch, {plan.total_steps} steps"

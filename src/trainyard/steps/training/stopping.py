@@ -63,10 +63,6 @@ class StopRequest:
                 self.ask(f"the file {self._stop_file} appeared")
         return self.reason is not None
 
-    def reason_now(self) -> str | None:
-        """Look as `is_raised` does, and return the reason to stop, if any."""
-        return self.reason if self.is_raised() else None
-
     def _on_signal(self, signal_number: int, _: FrameType | None) -> None:
         self.ask(signal.Signals(signal_number).name)
 

@@ -2,11 +2,13 @@
 
 Rank 0 saves the model as its task does, but without values, which only notes what each file is to hold. The files are
 then divided among all ranks. Whoever holds a part of a tensor sends it to the rank that writes it, one tensor of each
-writer at a time: beside its own part of the model, no rank ever holds more than the largest tensor.
+writer at a time: beside its own part of the model, no rank ever holds more than the largest tensor, and a node's first
+rank one for each rank of the node that writes.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import struct
@@ -97,7 +99,9 @@ class _Plan:
                 self.is_complete = False
                 return
             found.append(PlannedTensor(name, tuple(tensor.shape), tensor.dtype, source))
-        self.files.append(PlannedFile(file, tuple(sorted(found, key=_place_in_file))))
+        types = list(DTYPES_IN_FILES.values())
+        found.sort(key=lambda tensor: (types.index(tensor.dtype), tensor.name))  # as safetensors does
+        self.files.append(PlannedFile(file, tuple(found)))
 
 
 def write_tensors(tensors: Mapping[str, torch.Tensor], file: Path) -> None:
@@ -184,7 +188,7 @@ class Saving:
             except Exception as failure:
                 failures.append(failure)
 
-        self._world.let_main_work(build_and_save, self._still_at_work)
+        self._world.let_some_work(build_and_save, self._still_at_work, works=self._world.is_main)
         _raise_on_all(self._world, failures)
 
     def _write(self, files: Sequence[PlannedFile], combined: Mapping[str, Combined]) -> None:
@@ -260,11 +264,6 @@ def planned_files(model: torch.nn.Module, save: Save) -> list[PlannedFile] | Non
     return plan.files if plan.is_complete else None
 
 
-def _place_in_file(tensor: PlannedTensor) -> tuple[int, str]:
-    """Return the key by which safetensors sorts a file's tensors."""
-    return list(DTYPES_IN_FILES.values()).index(tensor.dtype), tensor.name
-
-
 def divided(files: Sequence[PlannedFile], ranks: int) -> list[list[PlannedFile]]:
     """Return the files that each rank writes: evenly spread, so that all nodes write."""
     by_rank: list[list[PlannedFile]] = [[] for _ in range(ranks)]
@@ -327,11 +326,9 @@ def _exchanged(
     Over gloo: NCCL would make a communicator, with buffers on the GPUs, for every two ranks.
     """
     own = {fragment.key.removeprefix(MODEL_KEY): fragment for fragment in weights}
-    held, mine = held_ranges(wanted, weights, world.rank), wanted[world.rank]
-    offered = torch.tensor([bound for ranges in held for part in ranges for bound in part], dtype=torch.int64)
-    offers = torch.empty(world.size, len(mine), 2, dtype=torch.int64)
-    sizes = [2 * len(tensors) for tensors in wanted]
-    dist.all_to_all_single(offers.view(-1), offered, [2 * len(mine)] * world.size, sizes)
+    mine, before = wanted[world.rank], [0, *itertools.accumulate(map(len, wanted))]
+    ranges = itertools.chain.from_iterable(held_ranges(wanted, weights, world.rank))
+    held = torch.stack(world.gather(torch.tensor(list(ranges))), dim=1)
 
     def values_of(tensor: Wanted) -> torch.Tensor:
         values = own[tensor.name].values
@@ -343,19 +340,29 @@ def _exchanged(
 
     for turn in range(max(map(len, wanted))):
         still_at_work()
-        exchange = []
-        for rank, tensors in enumerate(wanted):
-            if rank != world.rank and turn < len(tensors) and held[rank][turn] != (0, 0):
-                exchange.append(dist.P2POp(dist.isend, values_of(tensors[turn]), rank))
-        if turn < len(mine):
-            whole = torch.zeros(mine[turn].elements, dtype=mine[turn].dtype)
-            for rank, (start, stop) in enumerate(offers[:, turn].tolist()):
-                if start < stop and rank == world.rank:
-                    whole[start:stop] = values_of(mine[turn])
-                elif start < stop:
-                    exchange.append(dist.P2POp(dist.irecv, whole[start:stop], rank))
-        for request in dist.batch_isend_irecv(exchange) if exchange else ():
-            request.wait()
+        parts = [
+            (writer, start, stop, world.host.route(holder, writer))
+            for writer, tensors in enumerate(wanted)
+            for holder, (start, stop) in enumerate(held[before[writer] + turn].tolist() if turn < len(tensors) else ())
+            if start < stop
+        ]
+        whole = torch.zeros(mine[turn].elements, dtype=mine[turn].dtype) if turn < len(mine) else torch.empty(0)
+        here = {number: whole[part[1] : part[2]] for number, part in enumerate(parts) if part[0] == world.rank}
+        for number, (writer, _, _, route) in enumerate(parts):
+            if route[0][0] == world.rank:
+                values = values_of(wanted[writer][turn])
+                here[number] = here[number].copy_(values) if number in here else values
+        for hop in range(3):
+            exchange = []
+            for number, (writer, start, stop, route) in enumerate(parts):
+                source, target, group = route[hop]
+                if source == world.rank != target:
+                    exchange.append(dist.P2POp(dist.isend, here.pop(number), target, group, number))
+                elif target == world.rank != source:
+                    memory = here.setdefault(number, torch.empty(stop - start, dtype=wanted[writer][turn].dtype))
+                    exchange.append(dist.P2POp(dist.irecv, memory, source, group, number))
+            for request in dist.batch_isend_irecv(exchange) if exchange else ():
+                request.wait()
         if turn < len(mine):
             yield whole
 

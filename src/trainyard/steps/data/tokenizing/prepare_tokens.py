@@ -46,7 +46,7 @@ def prepare_tokens(settings: PrepareText) -> int:
     given = None if settings.tokenizer is None else load_vocabulary(settings.tokenizer)
     with (
         tempfile.TemporaryDirectory(prefix="trainyard-tokens-") as scratch,
-        ranks_joined(settings.process_group_timeout_seconds, [settings.prepared]) as world,
+        ranks_joined(settings.process_group_timeout_seconds, [settings.prepared], uses_gpu=False) as world,
     ):
         for note in source.notes:
             world.log(note)

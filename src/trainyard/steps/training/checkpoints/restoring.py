@@ -43,7 +43,7 @@ def restore(folder: Path, commit: Commit, engine: Engine, ranks: Ranks, device: 
     newer one. After either, the engine's tensors may hold anything.
     """
     try:
-        random_state = _fill_engine(folder, commit, engine, ranks)
+        random_state = _fill_engine(folder, commit, engine, ranks, device)
     except BrokenCheckpoint:
         raise
     except StepError:
@@ -57,7 +57,9 @@ def restore(folder: Path, commit: Commit, engine: Engine, ranks: Ranks, device: 
         seed_everything(seed + commit.progress.step * ranks.size + ranks.rank)
 
 
-def _fill_engine(folder: Path, commit: Commit, engine: Engine, ranks: Ranks) -> dict[str, torch.Tensor]:
+def _fill_engine(
+    folder: Path, commit: Commit, engine: Engine, ranks: Ranks, device: torch.device
+) -> dict[str, torch.Tensor]:
     """Return this rank's random state, by name; nothing at another world size."""
     names = list(commit.files)
     own: dict[str, list[SavedPiece]] = {}
@@ -79,7 +81,9 @@ def _fill_engine(folder: Path, commit: Commit, engine: Engine, ranks: Ranks) -> 
     for source, part in shares_of_others(fragments, ranks.size) if ranks.size > 1 else ():
         if part.values.numel() > 0:
             group = None if part.is_replicated else engine.replicas
-            dist.broadcast(part.values.view(torch.uint8), group=group, group_src=source)
+            values = part.values.to(device)  # NCCL sends nothing that is in main memory
+            dist.broadcast(values.view(torch.uint8), group=group, group_src=source)
+            part.values.copy_(values)
     return {fragment.key.removeprefix(RANDOM_PREFIX): fragment.values for fragment in random_state}
 
 

@@ -154,7 +154,3 @@ class Engine(ABC):
     def restore_scalars(self, scalars: Mapping[str, float]) -> None:
         """Restore what `scalars` returned; initial values where it is missing."""
         self.loss_scale.restore(scalars)
-
-    def trained_parameter_count(self) -> int:
-        """Return the number of those that are trained."""
-        return sum(parameter.numel() for parameter in self.model.parameters() if parameter.requires_grad)

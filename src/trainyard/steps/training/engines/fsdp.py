@@ -114,10 +114,11 @@ class FSDPEngine(Engine):
             self._rows[name].grad = None if gradient is None else gradient.to_local()
             sharded.grad = None
         own_norm = torch.nn.utils.get_total_norm([row.grad for row in self._rows.values() if row.grad is not None])
-        squares = own_norm.square()
+        squares = own_norm.square().to(self.world.device)  # from main memory, if gradients are offloaded
         dist.all_reduce(squares, group=self._shard_group)
+        norm = squares.sqrt().to(own_norm.device)
         norm = optimizer_step(
-            self._optimizer, self.loss_scale, squares.sqrt(), clip_norm=self._clip_norm, learning_rate=learning_rate
+            self._optimizer, self.loss_scale, norm, clip_norm=self._clip_norm, learning_rate=learning_rate
         )
         return norm.to(self.world.device)
 

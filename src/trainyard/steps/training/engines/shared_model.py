@@ -60,7 +60,7 @@ def shared_model(
     found = model_in_files(new_model)
     if world.sum(torch.tensor(float(found is None))).item() > 0 or found is None:
         built: list[torch.nn.Module] = []
-        world.let_main_work(lambda: built.append(new_model()), still_at_work)
+        world.let_some_work(lambda: built.append(new_model()), still_at_work, works=world.is_main)
         found = ModelInFiles(built[0] if built else without_memory(new_model), {})
     return SharedModel(found, world, still_at_work, shard)
 

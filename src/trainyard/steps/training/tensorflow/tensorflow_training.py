@@ -108,7 +108,7 @@ def run_tensorflow(given: GivenSettings[TrainTensorFlow], stop_request: StopRequ
         if events_url is not None:
             opened.callback(ScheduledEvents(events_url, stop_request.ask).close)
         if settings.strategy == "parameter_server" and not tasks.is_main:
-            return serve(place, tasks, stop_request.reason_now)
+            return serve(place, tasks, lambda: stop_request.reason if stop_request.is_raised() else None)
         for gpu in tf.config.list_physical_devices("GPU"):
             tf.config.experimental.set_memory_growth(gpu, True)
         keras.utils.set_random_seed(settings.seed)

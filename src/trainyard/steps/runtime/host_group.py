@@ -1,0 +1,75 @@
+"""All ranks over gloo, for what is in main memory, without a connection between every two of them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+
+Value = TypeVar("Value")
+Nodes = Sequence[Sequence[int]]
+"""The ranks of each node, in order."""
+
+
+class HostGroup:
+    """The ranks of each node, and the first ranks of all nodes, through which goes what leaves a node.
+
+    Every rank calls every method, in the same order, from one thread at a time.
+    """
+
+    def __init__(self, nodes: Nodes, rank: int, timeout: timedelta, of_node: dist.ProcessGroup | None = None) -> None:
+        self.nodes = nodes
+        self._first_of = {each: node[0] for node in nodes for each in node}
+        own = next(node for node in nodes if rank in node)
+        self._of_node = of_node or _new_group(own, timeout)
+        # Other ranks make a group of themselves: torch names a group by its ranks and by how many groups a rank has.
+        firsts = [node[0] for node in nodes] if rank == own[0] else [rank]
+        self._of_firsts = _new_group(firsts, timeout) if len(nodes) > 1 else None
+
+    def sum(self, values: torch.Tensor) -> torch.Tensor:
+        """Return the element-wise sum over all ranks, in place."""
+        dist.reduce(values, group_dst=0, group=self._of_node)
+        if self._of_firsts is not None:
+            dist.all_reduce(values, group=self._of_firsts)
+        dist.broadcast(values, group_src=0, group=self._of_node)
+        return values
+
+    def gather(self, value: Value) -> list[Value]:
+        """Return the values of all ranks, by rank, on every rank. They must be small and pickle."""
+        found = [value] * self._of_node.size()
+        dist.all_gather_object(found, value, group=self._of_node)
+        if self._of_firsts is None:
+            return found
+        of_nodes = [found] * self._of_firsts.size()
+        dist.all_gather_object(of_nodes, found, group=self._of_firsts)
+        of_all = [list(itertools.chain.from_iterable(of_nodes))]
+        dist.broadcast_object_list(of_all, group=self._of_node, group_src=0)
+        return of_all[0]
+
+    def broadcast(self, value: Value) -> Value:
+        """Return rank 0's value on every rank."""
+        box = [value]
+        if self._of_firsts is not None:
+            dist.broadcast_object_list(box, group=self._of_firsts, group_src=0)
+        dist.broadcast_object_list(box, group=self._of_node, group_src=0)
+        return box[0]
+
+    def route(self, source: int, target: int) -> list[tuple[int, int, dist.ProcessGroup | None]]:
+        """Return the hops of a message, three for every two ranks: from one, to another, in a group.
+
+        A hop from a rank to itself is none.
+        """
+        first, last = self._first_of[source], self._first_of[target]
+        if first == last:
+            first = last = target
+        return [(source, first, self._of_node), (first, last, self._of_firsts), (last, target, self._of_node)]
+
+
+def _new_group(ranks: Sequence[int], timeout: timedelta) -> dist.ProcessGroup:
+    # Among these ranks alone: else all would take part in making each of the groups.
+    group: dist.ProcessGroup = dist.new_group(list(ranks), timeout, "gloo", use_local_synchronization=True)
+    return group

@@ -1,0 +1,54 @@
+"""Ranks of several nodes, as real processes, which exchange what is in main memory through the nodes' first ranks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from forked_ranks import forked_ranks
+
+
+def run(folder: Path, sizes: list[int], layout: str, leaves: int = -1) -> tuple[list[int], list[str]]:
+    """Exit codes and outputs of the ranks of nodes with so many each; the rank `leaves` ends without a word."""
+    return forked_ranks().run("host_groups", [folder, json.dumps(sizes), layout, leaves], sum(sizes), limit_seconds=180)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("sizes", "layout"), [([2, 2, 2, 2], "cpu"), ([2, 2, 2, 2], "gpu"), ([3, 1, 2], "cpu"), ([3], "cpu")]
+)
+def test_every_rank_gets_what_all_have_over_few_connections(tmp_path: Path, sizes: list[int], layout: str) -> None:
+    exit_codes, outputs = run(tmp_path, sizes, layout)
+    size = sum(sizes)
+    assert exit_codes == [0] * size, "\n".join(outputs)
+    for rank in range(size):
+        found = json.loads((tmp_path / f"rank-{rank}.json").read_text())
+        nodes = found.pop("nodes")
+        assert [len(node) for node in nodes] == sizes
+        own = next(node for node in nodes if rank in node)
+        # In each of two host groups: to the node's ranks, to the other nodes' first ranks, and to be reached at.
+        of_host_group = len(own) + (0 if len(nodes) == 1 else len(nodes) if rank == own[0] else 1)
+        of_default = size if layout == "cpu" else 0
+        # Rank 0 also serves the store, to which every rank is connected.
+        of_store = 1 if rank else size + 2
+        assert found.pop("sockets") <= 2 * of_host_group + of_default + of_store
+        assert found == {
+            "gathered": [str(each) for each in range(size)],
+            "broadcast": 0,
+            "sum": [size, sum(range(size))],
+            "by thread": [[each] * each for each in range(size)],
+            "main": "of rank 0",
+            "error": f"{tmp_path}/missing/{size - 1}: no such file or directory (rank {size - 1})",
+            **({"restored": True} if layout == "cpu" else {}),
+        }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("leaves", [2, 3])
+def test_a_lost_rank_ends_the_others(tmp_path: Path, leaves: int) -> None:
+    """A node's first rank, or another; nothing but host groups connects the ranks."""
+    exit_codes, outputs = run(tmp_path, [2, 2, 2], "gpu", leaves)
+    assert exit_codes == [9 if rank == leaves else 1 for rank in range(6)]
+    for rank, output in enumerate(outputs):
+        assert rank == leaves or f"rank {rank} lost its connection to another rank" in output
