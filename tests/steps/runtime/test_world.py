@@ -11,10 +11,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
+from torch.testing._internal.distributed import fake_pg
 
 from trainyard.steps.runtime.errors import StepError
+from trainyard.steps.runtime.meeting import HashStore
 from trainyard.steps.runtime.world import join_world, lost_connections_explained
 from trainyard.steps.training.randomness import random_state, restore_random_state
+
+assert fake_pg  # its import makes the backend known
 
 
 def test_a_world_of_one_sums_and_gathers_like_any_other() -> None:
@@ -94,6 +99,17 @@ def test_only_lost_connections_are_explained() -> None:
         raise RuntimeError("[../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer")
     with pytest.raises(RuntimeError, match="shape"), lost_connections_explained(3):
         raise RuntimeError("shape mismatch")
+
+
+def test_a_tensor_in_main_memory_between_gpus_is_explained() -> None:
+    """A module of the user's, where the default group is for what is on GPUs only."""
+    dist.init_process_group("cuda:fake", store=HashStore(), rank=0, world_size=2)
+    try:
+        with pytest.raises(RuntimeError, match="move it to the GPU first") as explained, lost_connections_explained(0):
+            dist.all_reduce(torch.zeros(1))
+        assert explained.value.__cause__ is not None  # with the traceback, which says where
+    finally:
+        dist.destroy_process_group()
 
 
 def test_every_generator_continues_where_it_was() -> None:

@@ -27,6 +27,8 @@ from trainyard.steps.runtime.rank_variables import RankVariables, read_rank_vari
 Value = TypeVar("Value")
 
 _LOST_CONNECTION_WORDS = ("/gloo/", "ncclRemoteError", "ncclSystemError")
+_ONLY_NCCL = "No backend type associated with device type cpu"
+"""In torch's error about a tensor in main memory that the default group was to exchange, on GPUs."""
 _MEET_EVERY_SECONDS = 1.0
 """While all wait for the work of some."""
 
@@ -211,6 +213,11 @@ def lost_connections_explained(rank: int) -> Iterator[None]:
     try:
         yield
     except RuntimeError as failure:
+        if _ONLY_NCCL in str(failure):
+            raise RuntimeError(
+                f"{failure}: on GPUs the default process group is NCCL's, which exchanges nothing that is in main "
+                'memory; move it to the GPU first, or use a group of your own, dist.new_group(backend="gloo")'
+            ) from failure
         if not (isinstance(failure, dist.DistError) or any(word in str(failure) for word in _LOST_CONNECTION_WORDS)):
             raise
         raise LostConnection(
