@@ -24,11 +24,10 @@ class HostGroup:
     def __init__(self, nodes: Nodes, rank: int, timeout: timedelta, of_node: dist.ProcessGroup | None = None) -> None:
         self.nodes = nodes
         self._first_of = {each: node[0] for node in nodes for each in node}
-        own = next(node for node in nodes if rank in node)
-        self._of_node = of_node or _new_group(own, timeout)
-        # Other ranks make a group of themselves: torch names a group by its ranks and by how many groups a rank has.
-        firsts = [node[0] for node in nodes] if rank == own[0] else [rank]
-        self._of_firsts = _new_group(firsts, timeout) if len(nodes) > 1 else None
+        self._of_node = of_node or _own_of(nodes, rank, timeout)
+        # Those that are no first of a node have a group of themselves: all ranks are then in equally many groups.
+        firsts = [[node[0] for node in nodes], *([each] for node in nodes for each in node[1:])]
+        self._of_firsts = _own_of(firsts, rank, timeout) if len(nodes) > 1 else None
 
     def sum(self, values: torch.Tensor) -> torch.Tensor:
         """Return the element-wise sum over all ranks, in place."""
@@ -69,7 +68,9 @@ class HostGroup:
         return [(source, first, self._of_node), (first, last, self._of_firsts), (last, target, self._of_node)]
 
 
-def _new_group(ranks: Sequence[int], timeout: timedelta) -> dist.ProcessGroup:
-    # Among these ranks alone: else all would take part in making each of the groups.
-    group: dist.ProcessGroup = dist.new_group(list(ranks), timeout, "gloo", use_local_synchronization=True)
+def _own_of(groups: Nodes, rank: int, timeout: timedelta) -> dist.ProcessGroup:
+    # Every rank asks for all, though only an own group takes time: torch names them by how often a rank has asked. With
+    # use_local_synchronization it would go by how many groups a rank is in, of which a user's code may make more.
+    made = {ranks[0]: dist.new_group(list(ranks), timeout, "gloo") for ranks in groups}
+    group: dist.ProcessGroup = made[next(ranks[0] for ranks in groups if rank in ranks)]
     return group
