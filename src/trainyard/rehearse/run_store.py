@@ -181,8 +181,7 @@ def commit_of(folder: Path) -> str | None:
     """
     try:
         top = repository_top(folder)
-        commit = ask_git(folder, "rev-parse", "HEAD")
-        if top is None or not commit.succeeded:
+        if top is None or not (commit := ask_git(folder, "rev-parse", "HEAD")).succeeded:
             return None
         return f"{commit.text} + changes" if _has_changes(top) else commit.text
     except NoGit:

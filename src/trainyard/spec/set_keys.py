@@ -30,6 +30,8 @@ _OF_TEXTS = frozenset({"environment_variables", "tags", "properties", "inputs"})
 
 def keys_of_file(file: Path, given: Mapping[str, str], store: DocumentStore) -> dict[str, str]:
     """Return those of the `--set` keys that set something in a job's file; the others name inputs and settings."""
+    if not given:
+        return {}  # without reading the file once more
     document = store.peek(Path(os.path.abspath(file)))
     schema = schema_of(kind_of(document) or "pipeline")
     known = {*document.root.entries, *(bundled_schema(schema).get("properties", {}) if schema else ())}

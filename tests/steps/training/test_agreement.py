@@ -65,9 +65,9 @@ def test_all_steps_includes_the_newest(world: World) -> None:
 
 
 def test_short_steps_share_a_reduction(world: World) -> None:
-    """Five steps of 2 ms are agreed on at once, in order and each with its own figures."""
+    """Five steps of 4 ms are agreed on at once, in order and each with its own figures."""
     agreement = Agreement(world)
-    heard = [agreement.next_step(taken(n, own_seconds=0.002, loss=n), stop=False) for n in range(1, 21)]
+    heard = [agreement.next_step(taken(n, own_seconds=0.004, loss=n), stop=False) for n in range(1, 21)]
     steps = [agreed for some in heard for agreed in some] + agreement.all_steps(stop=False)
     assert numbers(steps) == list(range(1, 21))
     assert [agreed.loss for agreed in steps] == [n / 10 for n in range(1, 21)]

@@ -19,7 +19,8 @@ from trainyard.steps.training.samples.plan import NO_TOKENS, AgreedStep, Step, T
 
 _LONG_OWN_SECONDS = 0.5
 """Above this, reading a step's agreement at once costs less than a thousandth of it, and stops take effect sooner."""
-_REDUCE_EVERY_OWN_SECONDS = 0.01
+_REDUCE_EVERY_OWN_SECONDS = 0.02
+"""Steps of less than half of this share a reduction, which wakes a thread on every rank."""
 _MOST_STEPS_AT_ONCE = 32
 _LOOK_EVERY_SECONDS = 1.0
 Mark = float | torch.cuda.Event
