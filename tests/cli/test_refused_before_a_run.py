@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 import venv
 from collections.abc import Callable
 from pathlib import Path
@@ -222,3 +225,17 @@ def test_data_that_another_pipeline_writes_is_named_with_the_run_that_does(
     first = "trainyard run pipelines/fsdp.yaml --profile local --name base"
     assert f"run what writes it first: {first}" in outcome.stderr
     assert f"| `{first}` |" in (ROOT / "README.md").read_text(), "README says so, too"
+
+
+def test_a_run_reports_the_same_with_one_processor_as_with_several(own_job: Path) -> None:
+    """With several, a copy of the process checks the file."""
+    own_job.write_text(JOB.replace("--epochs", "--epocs"))
+    (allowed, *_), command = sorted(os.sched_getaffinity(0)), [sys.executable, "-m", "trainyard", "run", "job.yml"]
+
+    several = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    one = subprocess.run(
+        command, capture_output=True, text=True, timeout=120, preexec_fn=lambda: os.sched_setaffinity(0, {allowed})
+    )
+
+    assert "job.yml:3:26: error[AML501]" in several.stderr
+    assert (several.returncode, several.stderr) == (one.returncode, one.stderr)

@@ -102,11 +102,11 @@ def test_the_inputs_and_settings_of_a_parallel_job_in_place_are_set(trainyard: R
     [
         (
             "jobs.score.inputs.files.path=./mny",
-            "--set jobs.score.inputs.files.path=./mny: job 'score': input 'files': there is no folder",
+            "--set jobs.score.inputs.files.path=./mny: job 'score': input 'files': no such folder",
         ),
         (
             "jobs.score.inputs.files=./mny",
-            "--set jobs.score.inputs.files.path=./mny: job 'score': input 'files': there is no folder",
+            "--set jobs.score.inputs.files.path=./mny: job 'score': input 'files': no such folder",
         ),
         ("jobs.score.inputs.files.path=azureml:x:1", "input 'files' is azureml:x:1, which only Azure ML can read"),
         ("jobs.score.inputs.file.path=many", "the job 'score' has no input 'file'. Did you mean 'files'?"),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+from collections.abc import Callable
 from multiprocessing import Barrier
 from pathlib import Path
 
@@ -84,3 +86,17 @@ def test_an_error_in_a_copy_is_raised_here() -> None:
     result = aside(fails)
     with pytest.raises(ValueError, match=f"in process {os.getpid()}$"):
         result()
+
+
+@pytest.mark.parametrize("ends", [lambda: os._exit(0), lambda: os.kill(os.getpid(), signal.SIGKILL)])
+def test_what_a_copy_that_ends_early_leaves_is_done_here(ends: Callable[[], object]) -> None:
+    here = os.getpid()
+    assert aside(lambda: "done" if os.getpid() == here else ends())() == "done"
+
+
+def test_a_result_is_taken_where_ends_of_children_are_ignored() -> None:
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        assert aside(os.getpid)() != os.getpid()
+    finally:
+        signal.signal(signal.SIGCHLD, before)

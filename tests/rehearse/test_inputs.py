@@ -310,7 +310,7 @@ def test_a_model_by_its_name_on_the_hub_is_told_how_to_get_it(workspace: Any) ->
 
 
 def test_missing_data_on_the_command_line_is_a_usage_error(workspace: Any) -> None:
-    with pytest.raises(UsageError, match=r"there is no folder .*/nowhere; correct the path"):
+    with pytest.raises(UsageError, match=r"no such folder: .*/nowhere; correct the path"):
         workspace.run(with_data(workspace, "../src"), overrides={"inputs.data": "nowhere"})
 
 

@@ -107,7 +107,8 @@ def lint(
     root = root or root_of(chosen)
     limit_reading(root)
     rendered: Callable[[], list[Diagnostic]] = partial(template_findings, Path.cwd())
-    if not (given or no_templates) and processors() > 1:
+    # Fixes may change the profile, so templates are rendered after them.
+    if not (given or no_templates or fix or write_baseline) and processors() > 1:
         rendered = aside(rendered)
     store = DocumentStore(texts)
     chosen_rules = (beginnings_of_ids(select, RULES), beginnings_of_ids(ignore, RULES))

@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import TypeVar
 
@@ -86,10 +86,12 @@ def aside(work: Callable[[], _Result]) -> Callable[[], _Result]:
     def awaited() -> _Result:
         with os.fdopen(receiving, "rb") as pipe:
             result = pipe.read()
-        os.waitpid(process, 0)
-        if not result:
+        with suppress(ChildProcessError):  # whoever started this process may have it ignore how its children end
+            os.waitpid(process, 0)
+        try:
+            value: _Result = pickle.loads(result)
+        except (EOFError, pickle.UnpicklingError):  # nothing, or not all of it
             return work()
-        value: _Result = pickle.loads(result)
         return value
 
     return awaited

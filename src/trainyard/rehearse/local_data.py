@@ -153,7 +153,7 @@ def on_this_machine(data: LocalPath, port_type: str, named: str, kept: KeptData)
         raise error_at(data.span, message, in_its_place)
     if not _is_of(data.path, given_type, port_type):
         expected, _ = _KINDS.get(given_type, _ANY_KIND)
-        problem = f"there is no {expected} {data.path}"
+        problem = f"no such {expected}: {data.path}"
         if data.path.exists():
             actual = "folder" if data.path.is_dir() else "file"
             problem = f"{data.path} is a {actual}; the input takes a {expected}"

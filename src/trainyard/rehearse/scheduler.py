@@ -82,7 +82,8 @@ class Scheduler:
         self._clock_began = datetime.now(timezone.utc) - timedelta(seconds=time.monotonic())
         self._started = time.monotonic() - seconds_spent
         self._has_new_trials, self._next_write_of_trials = False, 0.0
-        self._changed, self._next_write = set[str](), 0.0
+        self._changed: set[str] = set()
+        self._next_write = 0.0
         self._process_limit = max(2, available_processors())
 
     def run(self, reused: Mapping[str, ReusedResult]) -> RunRecord:

@@ -169,7 +169,7 @@ def _sampler_without_epoch(script: _Script) -> Iterator[Diagnostic]:
             "shuffle" not in given and None not in given and len(call.args) < 4
         )
         if is_shuffled and "seed" not in given and not _NOT_TRAINING.search(ast.unparse(call)):
-            message = f"{script.called.name} shuffles each epoch alike: its sampler is never told the epoch"
+            message = f"{script.called.name} shuffles each epoch alike: nothing calls set_epoch of its sampler"
             hint = f"Call {target}.set_epoch(epoch) at the start of each epoch."
             yield script.found(SAMPLER_WITHOUT_EPOCH, call, message, hint, "the sampler is made here")
             break
