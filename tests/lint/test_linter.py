@@ -327,13 +327,17 @@ from trainyard.lint.linter import lint
 folder, warm_up = map(Path, sys.argv[1:])
 texts = [file.read_text() for file in folder.iterdir()]
 lint([warm_up])
-for work in (lambda: lint([folder]), lambda: [yaml.compose(text, yaml.CSafeLoader) for text in texts]):
-    print(min(timeit.repeat(work, timer=time.process_time, number=1, repeat=3)))
+check, parse = lambda: lint([folder]), lambda: [yaml.compose(text, yaml.SafeLoader) for text in texts]
+pairs = ([timeit.timeit(work, timer=time.process_time, number=1) for work in (check, parse)] for _ in range(4))
+print(min(checking / parsing for checking, parsing in pairs))
 """
 
 
 def test_five_hundred_files_take_little_longer_than_parsing_them(tmp_path: Path) -> None:
-    """In a process of its own, which coverage does not trace, and in which lies nothing that earlier tests left."""
+    """At most twice as long as by PyYAML's parser in Python, which a busy machine slows as much as the linter.
+
+    In a process of its own, which coverage does not trace, and in which lies nothing that earlier tests left.
+    """
     text = COMPONENT + "description: Number {}.\noutputs: {{o: {{type: uri_folder}}}}\n"
     for index in range(500):
         put(tmp_path, f"many/{index}.yaml", text.format(index))
@@ -341,5 +345,4 @@ def test_five_hundred_files_take_little_longer_than_parsing_them(tmp_path: Path)
     command = (sys.executable, "-c", CHECKING_AND_PARSING, tmp_path / "many", one.parent)
     untraced = {name: value for name, value in os.environ.items() if not name.startswith("COV")}
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=untraced)
-    checking, parsing = map(float, done.stdout.split())
-    assert checking < 20 * parsing
+    assert float(done.stdout) < 2
