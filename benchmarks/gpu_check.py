@@ -23,6 +23,7 @@ import sys
 import tempfile
 import threading
 import time
+import uuid
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -39,6 +40,8 @@ STEPS = 12
 LIMIT_SECONDS = 300
 LINES_SHOWN = 25
 DATASETS = "datasets"
+_MARK = "TRAINYARD_GPU_CHECK_CASE"
+"""A variable by which the processes of a case are known."""
 LLAMA = (
     '{"num_hidden_layers": 4, "hidden_size": 256, "num_attention_heads": 4, "num_key_value_heads": 2, '
     '"intermediate_size": 512}'
@@ -338,7 +341,8 @@ class Check:
 
 
 def _environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+    path = f"{ROOT / 'src'}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    return {**os.environ, "PYTHONPATH": path, _MARK: str(uuid.uuid4())}
 
 
 @contextmanager
@@ -355,8 +359,18 @@ def _processes(command: list[str], environment: dict[str, str]) -> Iterator[subp
         try:
             yield process
         finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+            _kill_all(process, environment)
+
+
+def _kill_all(process: subprocess.Popen[str], environment: dict[str, str]) -> None:
+    """Kill a process and all that it has started: torchrun starts ranks in sessions of their own, with the mark."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    mark = f"{_MARK}={environment[_MARK]}".encode()
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has ended, or is another user's
+            if mark in (folder / "environ").read_bytes().split(b"\0"):
+                os.kill(int(folder.name), signal.SIGKILL)
 
 
 def _until_checkpoint(command: list[str], checkpoints: Path, environment: dict[str, str]) -> str:
@@ -369,7 +383,7 @@ def _until_checkpoint(command: list[str], checkpoints: Path, environment: dict[s
             time.sleep(0.005)
         if process.poll() is not None:
             raise ValueError(f"ended with exit code {process.returncode} before it could be killed")
-        os.killpg(process.pid, signal.SIGKILL)
+        _kill_all(process, environment)
         return process.communicate()[0]
 
 

@@ -10,14 +10,20 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 from engine_scenarios import ENGINES
 from forked_ranks import forked_ranks
 from rank_processes import clean_environment, training_arguments
 from safetensors.torch import load_file
+from torch._C._distributed_c10d import HashStore
 from torch.nn import functional
+from torch.testing._internal.distributed import fake_pg
 
+from trainyard.steps.runtime.world import join_world
 from trainyard.steps.training.engines.blocks import find_blocks, find_separate_blocks
+from trainyard.steps.training.engines.engine import Engine
 from trainyard.steps.training.engines.shared_model import without_memory
+from trainyard.steps.training.fragments import Fragment
 from trainyard.steps.training.optimizer import (
     OptimizerSettings,
     gradient_seed,
@@ -27,6 +33,8 @@ from trainyard.steps.training.optimizer import (
     step_decided_on_host,
 )
 from trainyard.steps.training.precision import LossScale
+
+assert fake_pg  # its import makes the backend known
 
 Found = dict[str, dict[str, bool]]
 
@@ -271,3 +279,28 @@ def test_fsdp_names_a_parameter_without_rows() -> None:
     model.register_parameter("temperature", torch.nn.Parameter(torch.tensor(1.0)))
     with pytest.raises(StepError, match="the parameter temperature is a scalar"):
         refuse_single_numbers(model)
+
+
+class OnlyAligned(Engine):
+    """An engine around a model that nobody trains."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self.model = model
+
+    def step(self, learning_rate: float) -> torch.Tensor:
+        raise NotImplementedError
+
+    def fragments(self) -> list[Fragment]:
+        raise NotImplementedError
+
+
+def test_buffers_in_main_memory_are_exchanged_on_the_device() -> None:
+    """Lightning moves a trained model from the GPU to main memory, and NCCL exchanges nothing from there."""
+    engine = OnlyAligned(torch.nn.BatchNorm1d(3))
+    with join_world(timeout_seconds=10, environment={}) as engine.world:
+        dist.destroy_process_group()
+        # In place of GPUs and NCCL: a device whose group exchanges nothing of any other.
+        dist.init_process_group("meta:fake", store=HashStore(), rank=0, world_size=2)
+        engine.world.device = torch.device("meta")
+        with pytest.raises(NotImplementedError, match="Cannot copy out of meta tensor"):
+            engine.align_ranks()

@@ -5,11 +5,12 @@ from __future__ import annotations
 import importlib
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import ModuleType
 
 import pytest
-from rank_processes import clean_environment, without_greetings
+from rank_processes import clean_environment, free_port, without_greetings
 
 ROOT = Path(__file__).parents[3]
 
@@ -48,6 +49,33 @@ def test_the_check_kills_a_training_and_compares_it_with_one_that_ended_by_itsel
     printed = capsys.readouterr().out
     assert exit_code == 0, printed
     assert "3 of 3 as expected, 0 failed" in printed
+
+
+def test_the_check_ends_ranks_that_torchrun_has_started(check: ModuleType, tmp_path: Path) -> None:
+    """Each rank has a session of its own."""
+    rank = tmp_path / "rank.py"
+    rank.write_text(f"open({str(tmp_path / 'begun')!r}, 'w')\nprint('begun', flush=True)\nimport time\ntime.sleep(200)")
+    launcher = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=1", f"--master-port={free_port()}")
+    with check._processes([*launcher, str(rank)], check._environment()) as process:
+        while not (tmp_path / "begun").exists():
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.05)
+    for _ in range(600):  # a killed process takes a moment to end
+        if not is_running(rank):
+            break
+        time.sleep(0.1)
+    assert not is_running(rank)
+
+
+def is_running(program: Path) -> bool:
+    return any(str(program).encode() in command_of(process) for process in Path("/proc").glob("[0-9]*"))
+
+
+def command_of(process: Path) -> bytes:
+    try:
+        return (process / "cmdline").read_bytes()
+    except OSError:  # it has ended
+        return b""
 
 
 def test_the_check_reports_that_there_is_no_gpu(

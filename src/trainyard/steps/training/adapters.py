@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -170,13 +171,9 @@ def _merged_by_layer(engine: Engine) -> dict[str, Combined] | None:
                 parts = [part for part, _ in layer.named_parameters()]
             if not all(f"{path}.{part}" in shapes for part in parts):
                 return None
-            merge = partial(_merged, layer) if len(parts) > 1 else _only
+            merge = partial(_merged, layer) if len(parts) > 1 else itemgetter(0)
             combined[f"{path}.{name}"] = Combined({f"{path}.{part}": shapes[f"{path}.{part}"] for part in parts}, merge)
     return combined
-
-
-def _only(values: Sequence[torch.Tensor]) -> torch.Tensor:
-    return values[0]
 
 
 def _merged(layer: Any, values: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -107,7 +107,9 @@ class Engine(ABC):
     def align_ranks(self) -> None:
         """Copy the buffers of rank 0 (such as BatchNorm's) to every rank, before evaluating or saving."""
         for buffer in self.model.buffers():
-            dist.broadcast(buffer, src=0)
+            values = buffer.to(self.world.device)  # Lightning leaves the model in main memory, which NCCL cannot read
+            dist.broadcast(values, src=0)
+            buffer.copy_(values)
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
