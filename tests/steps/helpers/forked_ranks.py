@@ -50,6 +50,10 @@ _WITHOUT_THREADS = {"JE_ARROW_MALLOC_CONF": "background_thread:false"}
 """mlflow imports pyarrow, which starts a thread that is not needed."""
 _WITHOUT_WARNINGS_OF_TORCH = {"TORCH_CPP_LOG_LEVEL": "ERROR"}
 """On a busy machine a rank may end a moment after rank 0, and torch warns that the store there is gone."""
+_PLACE = "SPACE_FOR_VARIABLES_OF_A_RANK"
+_SPACE = {_PLACE: " " * 200}
+_SHOWN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+"""By which ranks find each other in /proc."""
 _PR_SET_PDEATHSIG = 1
 """From linux/prctl.h: the signal that a process gets when its parent dies."""
 
@@ -60,7 +64,7 @@ class RankServer:
     def __init__(self) -> None:
         self._process = subprocess.Popen(
             [sys.executable, __file__],
-            env=clean_environment(_WITHOUT_THREADS | _WITHOUT_WARNINGS_OF_TORCH),
+            env=clean_environment(_WITHOUT_THREADS | _WITHOUT_WARNINGS_OF_TORCH | _SPACE),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -199,6 +203,7 @@ def _become_rank(server: int, request: Mapping[str, Any], rank: Mapping[str, Any
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.environ.update(rank["environment"])
+    _show_variables()
     time.sleep(rank["delay_seconds"])
     exit_code = 1
     if "PYTHONPATH" in rank["environment"]:  # read by an interpreter that starts, which this one did before
@@ -219,6 +224,16 @@ def _become_rank(server: int, request: Mapping[str, Any], rank: Mapping[str, Any
         from trainyard.steps.runtime.entrypoint import end_process
 
         end_process(exit_code)
+
+
+def _show_variables() -> None:
+    """Write a rank's variables to where /proc/PID/environ is read from, as if it had been started with them."""
+    begins = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[47])
+    place = begins + Path("/proc/self/environ").read_bytes().index(f"{_PLACE}=".encode())
+    text = b"".join(os.fsencode(f"{name}={os.environ[name]}") + b"\0" for name in _SHOWN)
+    size = len(_PLACE) + 1 + len(_SPACE[_PLACE])
+    assert len(text) <= size
+    ctypes.memmove(place, text.ljust(size, b"\0"), size)
 
 
 if __name__ == "__main__":

@@ -6,9 +6,9 @@ ends without a word.
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
+import socket
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -30,10 +30,10 @@ assert fake_pg  # its import makes the backend known
 
 def main(folder: str, ranks_of_nodes: str, layout: str, leaves: str) -> int:
     """Write what this rank found to a file of its own. Return the exit code."""
-    rank, sizes = int(os.environ["RANK"]), json.loads(ranks_of_nodes)
-    nodes = [list(range(end - size, end)) for size, end in zip(sizes, itertools.accumulate(sizes), strict=True)]
+    rank, nodes = int(os.environ["RANK"]), json.loads(ranks_of_nodes)
     own = next(node for node in nodes if rank in node)
     os.environ.update({"LOCAL_RANK": str(own.index(rank)), "LOCAL_WORLD_SIZE": str(len(own))})
+    socket.gethostname = lambda: f"node-{nodes.index(own)}"
     if layout == "gpu":
         dist.init_process_group = without_connections(dist.init_process_group)
     before = sockets()

@@ -9,23 +9,33 @@ import pytest
 from forked_ranks import forked_ranks
 
 
-def run(folder: Path, sizes: list[int], layout: str, leaves: int = -1) -> tuple[list[int], list[str]]:
-    """Exit codes and outputs of the ranks of nodes with so many each; the rank `leaves` ends without a word."""
-    return forked_ranks().run("host_groups", [folder, json.dumps(sizes), layout, leaves], sum(sizes), limit_seconds=180)
+def run(folder: Path, nodes: list[list[int]], layout: str, leaves: int = -1) -> tuple[list[int], list[str]]:
+    """Exit codes and outputs of the ranks of some nodes; the rank `leaves` ends without a word."""
+    size = sum(map(len, nodes))
+    return forked_ranks().run("host_groups", [folder, json.dumps(nodes), layout, leaves], size, limit_seconds=180)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("sizes", "layout"), [([2, 2, 2, 2], "cpu"), ([2, 2, 2, 2], "gpu"), ([3, 1, 2], "cpu"), ([3], "cpu")]
+    ("expected", "layout"),
+    [
+        ([[0, 1], [2, 3], [4, 5], [6, 7]], "cpu"),
+        ([[0, 1], [2, 3], [4, 5], [6, 7]], "gpu"),
+        ([[0, 1, 2], [3], [4, 5]], "cpu"),
+        ([[0, 3], [1, 4], [2, 5]], "cpu"),  # as Slurm counts them with --distribution=cyclic
+        ([[0, 1, 2]], "cpu"),
+    ],
 )
-def test_every_rank_gets_what_all_have_over_few_connections(tmp_path: Path, sizes: list[int], layout: str) -> None:
-    exit_codes, outputs = run(tmp_path, sizes, layout)
-    size = sum(sizes)
+def test_every_rank_gets_what_all_have_over_few_connections(
+    tmp_path: Path, expected: list[list[int]], layout: str
+) -> None:
+    exit_codes, outputs = run(tmp_path, expected, layout)
+    size = sum(map(len, expected))
     assert exit_codes == [0] * size, "\n".join(outputs)
     for rank in range(size):
         found = json.loads((tmp_path / f"rank-{rank}.json").read_text())
         nodes = found.pop("nodes")
-        assert [len(node) for node in nodes] == sizes
+        assert nodes == expected
         own = next(node for node in nodes if rank in node)
         # In each of two host groups: to the node's ranks, to the other nodes' first ranks, and to be reached at.
         of_host_group = len(own) + (0 if len(nodes) == 1 else len(nodes) if rank == own[0] else 1)
@@ -48,7 +58,7 @@ def test_every_rank_gets_what_all_have_over_few_connections(tmp_path: Path, size
 @pytest.mark.parametrize("leaves", [2, 3])
 def test_a_lost_rank_ends_the_others(tmp_path: Path, leaves: int) -> None:
     """A node's first rank, or another; nothing but host groups connects the ranks."""
-    exit_codes, outputs = run(tmp_path, [2, 2, 2], "gpu", leaves)
+    exit_codes, outputs = run(tmp_path, [[0, 1], [2, 3], [4, 5]], "gpu", leaves)
     assert exit_codes == [9 if rank == leaves else 1 for rank in range(6)]
     for rank, output in enumerate(outputs):
         assert rank == leaves or f"rank {rank} lost its connection to another rank" in output

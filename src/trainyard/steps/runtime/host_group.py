@@ -45,9 +45,10 @@ class HostGroup:
             return found
         of_nodes = [found] * self._of_firsts.size()
         dist.all_gather_object(of_nodes, found, group=self._of_firsts)
-        of_all = [list(itertools.chain.from_iterable(of_nodes))]
+        ranks, values = itertools.chain(*self.nodes), itertools.chain(*of_nodes)
+        of_all = [dict(zip(ranks, values, strict=False))]  # all of them on first ranks, from which the others have it
         dist.broadcast_object_list(of_all, group=self._of_node, group_src=0)
-        return of_all[0]
+        return [of_all[0][rank] for rank in range(dist.get_world_size())]
 
     def broadcast(self, value: Value) -> Value:
         """Return rank 0's value on every rank."""

@@ -82,7 +82,7 @@ class Meeting:
             self._board.set(str(place.rank), json.dumps([place.host, place.address, place.port]))
             ranks = [str(rank) for rank in range(self._variables.world_size)]
             self._wait_for_all("here", lambda: self._board.check(ranks), self._fail_for_missing)
-            self._reach_other_nodes(place)
+            self._reach_other_nodes(place, ranks)
         return PrefixStore(f"group/{attempt}", store)
 
     @contextmanager
@@ -160,16 +160,16 @@ class Meeting:
             listener.listen(1024)
             yield listener.getsockname()[1]
 
-    def _reach_other_nodes(self, own: _Place) -> None:
+    def _reach_other_nodes(self, own: _Place, ranks: list[str]) -> None:
         """Connect to every other node, as gloo will do. StepError, on every rank, names one that is not reached."""
-        keys = [str(rank) for rank in range(self._variables.world_size)]
-        places = [_Place(rank, *json.loads(text)) for rank, text in enumerate(self._board.multi_get(keys))]
+        places = [_Place(rank, *json.loads(text)) for rank, text in enumerate(self._board.multi_get(ranks))]
         listening = [place for place in places if place.port]
-        for place in places:
-            # Ranks are counted node by node; where a launcher counts otherwise, each is a node.
-            if not self.nodes or place.port or place.host != places[place.rank - 1].host:
-                self.nodes.append([])
-            self.nodes[-1].append(place.rank)
+        node_of: dict[str, list[int]] = {}
+        for place in places:  # not every launcher counts ranks node by node
+            if place.port or place.host not in node_of:
+                node_of[place.host] = []
+                self.nodes.append(node_of[place.host])
+            node_of[place.host].append(place.rank)
         if len({place.address for place in listening}) < 2:
             return
         if own.port:
