@@ -75,19 +75,20 @@ run: setup ## Run FILE on this machine, rendered for PROFILE (local)
 
 # Coverage doubles the time of a test, so that it is measured where it has a floor: in the tests of these packages,
 # apart from those that are long, which the floor does not need.
-COVERED := tests/render tests/lint tests/rehearse tests/spec
+COVERED := tests/render tests/rehearse tests/spec tests/lint
 LONG := $(addprefix tests/render/,test_environments.py test_rendering.py test_source_maps.py test_writing.py) \
   $(addprefix tests/lint/,test_against_the_client.py test_never_falls_over.py test_planted_mistakes.py) \
   $(shell grep -lr --include='test_*.py' 'mark\.slow' $(COVERED))
-OTHERS := $(filter-out $(COVERED),$(patsubst %/,%,$(wildcard tests/*/))) $(LONG)
-TOGETHER := -n auto --maxprocesses 4 --dist loadfile
+# Files are handed out in this order, those with slow tests first (tests/conftest.py): none that is long comes last.
+OTHERS := $(LONG) $(filter-out $(COVERED),$(patsubst %/,%,$(wildcard tests/*/)))
+TOGETHER := -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 # What tests start compiles each module once, also where the environment asks for no compiled files.
 .PHONY: test
 test: export PYTHONDONTWRITEBYTECODE :=
 test: $(VENV)/.ready-to-test ## Run every test; coverage is of lint, rehearse, render and spec
 	@status=0; \
 	$(BIN)/python -m pytest $(COVERED) $(LONG:%=--ignore=%) $(TOGETHER) --cov --cov-report=term:skip-covered || status=1; \
-	$(BIN)/python -m pytest $(OTHERS) $(TOGETHER) --no-loadscope-reorder --durations=30 || status=1; \
+	$(BIN)/python -m pytest $(OTHERS) $(TOGETHER) --durations=30 || status=1; \
 	exit $$status
 
 .PHONY: check

@@ -94,8 +94,9 @@ except OSError as error:
 }
 
 
-@pytest.mark.slow  # two jobs import MLflow and scikit-learn
+@pytest.mark.slow
 @pytest.mark.timeout(300)
+@pytest.mark.usefixtures("jobs_are_forked")
 def test_a_model_that_one_job_saves_is_loaded_by_the_next(
     trainyard: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

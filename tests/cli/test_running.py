@@ -131,10 +131,10 @@ def assert_tunings_gain(trainyard: Run, runs_here: Path, base: str, share: float
 def test_a_language_model_learns_from_text_then_to_answer_and_then_what_is_preferred(
     trainyard: Run, runs_here: Path
 ) -> None:
-    """The tunings are those that users make, from a model that has seen a tenth of what it usually sees."""
+    """The tunings are those that users make, from a model that has seen a small part of what it usually sees."""
     evaluations = {}
     for recipe in ("fsdp", "deepspeed"):
-        short = (f"jobs.train_{recipe}.inputs.max_steps=40", "jobs.evaluate.inputs.sample_tokens=8")
+        short = (f"jobs.train_{recipe}.inputs.max_steps=25", "jobs.evaluate.inputs.sample_tokens=8")
         settings = [word for setting in short for word in ("--set", setting)]
         run = trainyard("run", f"pipelines/{recipe}.yaml", "--profile", "local", "--name", recipe, *settings)
         assert run.exit_code == 0, run.stderr
@@ -150,7 +150,7 @@ def test_a_language_model_learns_from_text_then_to_answer_and_then_what_is_prefe
     assert record["jobs"]["prepare_text"]["reused_from"] == "fsdp", "the same text is prepared once"
 
     base = f"inputs.base_model.path={runs_here}/fsdp/jobs/train_fsdp/outputs/model"
-    assert_tunings_gain(trainyard, runs_here, base, 0.75, "jobs.finetune.inputs.max_steps=40")
+    assert_tunings_gain(trainyard, runs_here, base, 0.75, "jobs.finetune.inputs.max_steps=30")
     model = runs_here / "preferences/jobs/tune_preferences/outputs/model"
     assert {"model.safetensors", "adapters"} <= {file.name for file in model.iterdir()}
 

@@ -120,7 +120,7 @@ def test_variables_of_a_shell_are_counted_once_for_all() -> None:
 # Regular expressions --------------------------------------------------------------------------------------------------
 
 
-READERS = tuple(f"re.{name}" for name in ("compile", "search", "match", "fullmatch", "findall", "sub"))
+READERS = ("compile", "search", "match", "fullmatch", "findall", "sub")
 
 
 def _patterns() -> dict[str, tuple[re.Pattern[str], str]]:
@@ -129,6 +129,8 @@ def _patterns() -> dict[str, tuple[re.Pattern[str], str]]:
     folders = ("render", "cli", "editor", "lint", "plan", "report", "spec")
     for file in (file for folder in folders for file in sorted((SOURCE / folder).rglob("*.py"))):
         text = file.read_text()
+        if "import re\n" not in text:
+            continue
         tree = ast.parse(text)
         names = {
             (node.value.lineno, node.value.col_offset): node.targets[0].id
@@ -136,7 +138,10 @@ def _patterns() -> dict[str, tuple[re.Pattern[str], str]]:
             if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
         }
         for node in ast.walk(tree):
-            if not isinstance(node, ast.Call) or not node.args or ast.unparse(node.func) not in READERS:
+            if not (isinstance(node, ast.Call) and node.args and isinstance(node.func, ast.Attribute)):
+                continue
+            function = node.func.attr
+            if function not in READERS or ast.unparse(node.func.value) != "re":
                 continue
             try:
                 pattern = ast.literal_eval(node.args[0])
@@ -147,7 +152,6 @@ def _patterns() -> dict[str, tuple[re.Pattern[str], str]]:
             if isinstance(pattern, str):
                 said = ast.unparse(node)
                 flags = sum(flag for flag in (re.VERBOSE, re.MULTILINE, re.DOTALL) if flag.name in said)
-                function = ast.unparse(node.func).rpartition(".")[2]
                 name = names.get((node.lineno, node.col_offset), "")
                 used = {function}
                 if function == "compile":

@@ -1,7 +1,7 @@
-"""A `python` whose modules start in a moment: forked from a process that has imported torch or other packages.
+"""A `python` whose modules and scripts start in a moment: forked from a process that has imported torch and others.
 
 For tests that run whole pipelines, which otherwise spend most of their time on imports. Trainyard itself is not
-imported before: `python -m` takes it from where the job runs, in a process of its own, with the variables, folder,
+imported before: `python` takes it from where the job runs, in a process of its own, with the variables, folder,
 output, signals and end of the process that was started. What that starts with `sys.executable` is forked as well.
 tests/cli/test_new_project.py starts Python itself too.
 """
@@ -107,7 +107,7 @@ def _start(listener: socket.socket, selector: selectors.BaseSelector) -> None:
     server = os.getpid()
     pid = os.fork()
     if pid == 0:
-        _become_module(server, descriptors, **request)
+        _become_program(server, descriptors, **request)
     for descriptor in descriptors:
         os.close(descriptor)
     ended = os.pidfd_open(pid)
@@ -132,10 +132,10 @@ def _report_end(connection: socket.socket, selector: selectors.BaseSelector, pid
     os.close(ended)
 
 
-def _become_module(
+def _become_program(
     server: int, descriptors: list[int], arguments: list[str], folder: str, environment: dict[str, str]
 ) -> None:
-    """Do as `python -m` does, to the end of the process."""
+    """Do as `python -m MODULE` or `python SCRIPT` does, to the end of the process."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != server:
         os._exit(1)  # the server ended before this process began
@@ -146,12 +146,17 @@ def _become_module(
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
-    sys.argv[1:] = arguments[1:]
-    sys.orig_argv[1:] = ["-m", *arguments]
-    sys.path[:1] = ["", *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))]
+    sys.orig_argv[1:] = arguments
+    is_module = arguments[0] == "-m"
+    sys.argv[:] = arguments[is_module:]
+    first = "" if is_module else os.path.dirname(os.path.abspath(arguments[0]))
+    sys.path[:1] = [first, *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))]
     exit_code: object = 1
     try:
-        runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
+        if is_module:
+            runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+        else:
+            runpy.run_path(arguments[0], run_name="__main__")
         exit_code = 0
     except SystemExit as ended:
         exit_code = ended.code or 0

@@ -55,9 +55,11 @@ def python(restricted: Path, *arguments: str) -> subprocess.CompletedProcess[str
 
 
 def test_packages_of_other_steps_and_of_the_author_side_are_absent(restricted: Path) -> None:
-    assert python(restricted, "-c", "import torch, transformers, mlflow").returncode == 0
-    for package in ("jsonschema_rs", "matplotlib", "sklearn", "PIL", "pyarrow", "zstandard", "azure.ai.ml"):
-        assert "ModuleNotFoundError" in python(restricted, "-c", f"import {package}").stderr, package
+    """What is there is imported by the training below."""
+    present = ("torch", "transformers", "mlflow")
+    others = ("jsonschema_rs", "matplotlib", "sklearn", "PIL", "pyarrow", "zstandard", "azure")
+    find = "import sys; from importlib.util import find_spec; print(*filter(find_spec, sys.argv[1:]))"
+    assert tuple(python(restricted, "-c", find, *present, *others).stdout.split()) == present
 
 
 @pytest.mark.parametrize("step", ["prepare_images", "prepare_text", "train_ddp", "evaluate"])

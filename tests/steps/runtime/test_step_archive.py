@@ -26,11 +26,13 @@ def snapshot(tmp_path: Path) -> Path:
     return folder
 
 
-def python(snapshot: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
+def python(
+    snapshot: Path, *arguments: object, executable: str | Path = sys.executable
+) -> subprocess.CompletedProcess[str]:
     """Run Python as the rendered command of a project does."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     return subprocess.run(
-        [sys.executable, *map(str, arguments)], cwd=snapshot, capture_output=True, text=True, timeout=400, check=False,
+        [executable, *map(str, arguments)], cwd=snapshot, capture_output=True, text=True, timeout=400, check=False,
         env={**inherited, "PYTHONPATH": f"{STEP_ARCHIVE}:"},
     )  # fmt: skip
 
@@ -119,17 +121,17 @@ class Own(ImageClassification):
 
 @pytest.mark.slow
 def test_a_task_of_ones_own_is_trained_and_exported_from_the_archive_itself(
-    snapshot: Path, digits: Path, tmp_path: Path
+    snapshot: Path, digits: Path, tmp_path: Path, forked_python: Path
 ) -> None:
     """As tests/cli/test_new_project.py does with one that is unpacked, which it evaluates too."""
     let_nothing_be_unpacked(snapshot)
     (snapshot / "own.py").write_text(TASK)
     trained = tmp_path / "trained"
     flags = training_arguments(digits, trained, "own:Own", "--max-steps", 2, "--flavour", "plain", "--restarts", 1)
-    outcome = python(snapshot, "-m", "trainyard.steps.train_ddp", *flags)
+    outcome = python(snapshot, "-m", "trainyard.steps.train_ddp", *flags, executable=forked_python)
     assert (outcome.returncode, outcome.stderr) == (0, "")
     found = ("--data", digits, "--model", trained / "model")
     exported = (*found, "--mlflow-model", tmp_path / "exported", "--files", tmp_path / "files")
-    outcome = python(snapshot, "-m", "trainyard.steps.export_model", *exported)
+    outcome = python(snapshot, "-m", "trainyard.steps.export_model", *exported, executable=forked_python)
     assert outcome.returncode == 0, outcome.stderr
     assert (tmp_path / "exported/code/served_image_classifier.py").is_file()

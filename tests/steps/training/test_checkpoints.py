@@ -416,11 +416,14 @@ def test_the_last_checkpoint_must_be_written(tmp_path: Path, world: World, small
 
 
 WAIT_FOR_RANK_1 = """
+import sys
 import time
 from trainyard.steps.runtime.entrypoint import end_process
 from trainyard.steps.training.checkpoints.collectives import Ranks
 from trainyard.steps.runtime.world import join_world
 
+print("imported", flush=True)
+sys.stdin.readline()
 world = join_world(3)
 ranks = Ranks(world)
 world.barrier()
@@ -443,6 +446,7 @@ def test_ranks_wait_for_an_absent_rank_until_the_timeout() -> None:
             subprocess.Popen(
                 [sys.executable, "-c", WAIT_FOR_RANK_1],
                 env={**clean_environment(), **rank_variables(rank, 2, port)},
+                stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,
             )
@@ -450,6 +454,12 @@ def test_ranks_wait_for_an_absent_rank_until_the_timeout() -> None:
         ]
     )
     try:
+        # They meet within three seconds, which imports may take on a busy machine.
+        assert [rank.stdout.readline() for rank in ranks.processes if rank.stdout] == ["imported\n"] * 2
+        for rank in ranks.processes:
+            assert rank.stdin is not None
+            rank.stdin.write("go on\n")
+            rank.stdin.flush()
         assert "3000ms" in ranks.processes[0].communicate(timeout=40)[0]
     finally:
         ranks.kill()
