@@ -38,7 +38,7 @@ def logs_of(record: RunRecord) -> list[str]:
 @pytest.mark.parametrize(
     ("script", "size", "ranks"),
     [
-        ("ddp.py", TWO_ON_ONE, 2),
+        ("ddp.py", TWO_BY_TWO, 4),
         ("mixed_precision.py", TWO_ON_ONE, 2),
         ("fsdp.py", TWO_ON_ONE, 2),
         ("fully_shard.py", TWO_BY_TWO, 4),
