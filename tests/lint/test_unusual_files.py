@@ -92,7 +92,7 @@ UNUSUAL: dict[str, str] = {
         """,
     "sweep_of_nested_choices": SWEEP
     + "sampling_algorithm: {type: random, rule: sobol, seed: 7}\n"
-    + "search_space: {x: {type: choice, values: [1, '2', 3.5, true]}}\n",
+    + "search_space: {x: {type: choice, values: [1, '2', 3.5, 'true']}}\n",
     "sweep_on_a_logarithm": SWEEP
     + "sampling_algorithm: random\nsearch_space: {x: {type: loguniform, min_value: -6, max_value: -1}}\n",
     "cron_with_names_and_steps": SCHEDULE + 'trigger: {type: cron, expression: "*/15 6-20/2 1,15 jan-jun mon-fri"}\n',

@@ -263,6 +263,56 @@ def test_each_node_has_a_host_of_its_own_in_the_list(project: Project) -> None:
             socket.create_connection((host, server.getsockname()[1]), timeout=5).close()
 
 
+SWEEP = {
+    "type": "sweep",
+    "trial": {"command": "echo ${{search_space.x}}", "environment": "azureml:any:1"},
+    "sampling_algorithm": "grid",
+    "objective": {"goal": "minimize", "primary_metric": "loss"},
+    "limits": {"max_total_trials": 2},
+}
+
+
+@pytest.mark.parametrize(
+    ("fields", "refused"),
+    [
+        # The client's field of an input takes no date; PyYAML makes one of it. In a pipeline it is no JSON either.
+        ({"inputs": "{day: 2026-01-31}"}, "YAML reads 2026-01-31 as a date, and Azure ML's client takes only a text"),
+        ({"tags": "{at: 2026-01-31 10:00:00}"}, "YAML reads 2026-01-31 10:00:00 as a date"),
+        # OperationOrchestrator.get_asset_arm_id: "Version must be provided".
+        ({"environment": "azureml:any"}, "'azureml:any' has no version"),
+        # ChoiceSchema: integers, texts, numbers and mappings.
+        (SWEEP | {"search_space": "{x: {type: choice, values: [true, false]}}"}, "not the boolean true"),
+        (SWEEP | {"search_space": "{x: {type: choice, values: [[1, 2], [3]]}}"}, "not a list"),
+    ],
+)
+def test_what_the_official_client_refuses_is_refused(project: Project, fields: dict[str, Any], refused: str) -> None:
+    """As azure-ai-ml 1.35.2 does, when it reads the file or resolves what the file names."""
+    job = {"type": "command", "command": "true", "environment": "azureml:any:1", "compute": "azureml:cpu"} | fields
+    if job["type"] == "sweep":
+        del job["command"], job["environment"]
+    lines = [f"{key}: {value if isinstance(value, str) else json.dumps(value)}" for key, value in job.items()]
+    file = project.write("job.yaml", "\n".join(lines))
+
+    run = project.trainyard("run", str(file), "--run-dir", str(project.folder / "run"))
+
+    assert run.exit_code == 1
+    assert refused in run.stderr
+    assert not (project.folder / "run").exists()
+
+
+def test_dates_are_taken_where_the_client_takes_them(project: Project) -> None:
+    component = "type: command\nname: c\nversion: 2026-01-31\nenvironment: azureml:any:1\ncommand: echo $DAY\n"
+    project.write("component.yaml", component)
+    job = "{component: ./component.yaml, environment_variables: {DAY: 2026-01-31}}"
+    pipeline = f"type: pipeline\nsettings: {{default_compute: azureml:cpu}}\njobs:\n  show: {job}\n"
+    project.runs += 1
+
+    run = project.trainyard("run", str(project.write("job.yaml", pipeline)), "--run-dir", str(project.run_folder))
+
+    assert run.exit_code == 0, run.stderr
+    assert project.log_of("show") == "2026-01-31\n"
+
+
 LISTS_ITS_FOLDER = "import os\nprint(sorted(os.listdir()))\n"
 LISTED = {"command": "python list_files.py", "code": "src"}
 
@@ -367,6 +417,18 @@ def test_a_file_outside_the_code_counts_by_its_content(project: Project) -> None
     project.run(job)
     assert not reused(project)
     assert "more.txt" in logged(project)
+
+
+@pytest.mark.parametrize("home", ["~", "$HOME", '"${HOME}"'])
+def test_a_file_at_home_is_one_outside_the_code(project: Project, monkeypatch: pytest.MonkeyPatch, home: str) -> None:
+    monkeypatch.setenv("HOME", str(project.folder / "home"))
+    settings = project.write("home/settings.txt", "one\n")
+    job = {"command": f"cat {home}/settings.txt"}
+    assert f"{settings} is a path of this machine, which the cluster does not have" in project.run(job).stderr
+    settings.write_text("two\n", encoding="utf-8")
+    project.run(job)
+    assert not reused(project)
+    assert logged(project) == "two\n"
 
 
 def test_what_a_job_writes_outside_the_code_is_no_reason_to_run_it_again(project: Project) -> None:
@@ -645,6 +707,13 @@ SIGHTS = {
         "basename $(dirname ${{inputs.rows}})",
         "AZURE_ML_INPUT_… in published logs",
         {"inputs": {"rows": {"type": "uri_file", "path": "./rows.csv"}}},
+        DATA,
+    ),
+    "a direct input is an address": Sight(
+        "file file",
+        "echo $(echo ${{inputs.rows}} | cut -d : -f 1) ${AZURE_ML_INPUT_rows%%:*}",
+        "https://learn.microsoft.com/azure/machine-learning/how-to-read-write-data-v2#modes",
+        {"inputs": {"rows": {"type": "uri_file", "path": "./rows.csv", "mode": "direct"}}},
         DATA,
     ),
     "an output's path is a variable": Sight(

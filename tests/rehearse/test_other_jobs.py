@@ -314,6 +314,35 @@ def test_a_parallel_job_calls_run_for_each_mini_batch(run: Any, tmp_path: Path) 
     assert run(PARALLEL).jobs["score"].reason == "OSError: no model (its process ended with exit code 1)"
 
 
+@pytest.mark.parametrize(
+    ("threshold", "returned", "reason"),
+    [
+        # The count of what run() returns is less than the mini-batch's: reference-yaml-job-parallel.
+        (0, "names[1:]", "2 mini-batches failed, 0 allowed: run() returned fewer results than it was given items"),
+        (-1, "names[1:]", None),
+        # More than it was given does not make up for another mini-batch.
+        (0, "names * 2 if len(names) > 1 else []", "1 mini-batch failed, 0 allowed: run() returned fewer"),
+        # What Microsoft's driver of parallel jobs raises: EntryScriptRunReturnWrongType, NoResultToAppendError.
+        (-1, "None", "all mini-batches failed: TypeError: run() returned NoneType, expected a list or a pandas"),
+        (-1, "{'names': names}", "all mini-batches failed: TypeError: run() returned dict, expected a list"),
+        (-1, "[]", "there is nothing to append: run() returned fewer results than it was given items"),
+        (-1, "tuple(names)", None),
+    ],
+)
+def test_what_run_returns_decides_about_its_mini_batch(
+    run: Any, tmp_path: Path, threshold: int, returned: str, reason: str | None
+) -> None:
+    (tmp_path / "src" / "score.py").write_text(f"def run(names):\n    return {returned}\n")
+    (tmp_path / "data").mkdir()
+    for number in range(3):
+        (tmp_path / "data" / f"{number}.txt").touch()
+
+    record = run(PARALLEL.replace("mini_batch_error_threshold: 0", f"mini_batch_error_threshold: {threshold}"))
+
+    assert (reason or "") in (record.jobs["score"].reason or "")
+    assert record.status == ("completed" if reason is None else "failed")
+
+
 def test_a_mini_batch_that_fails_in_another_way_at_its_second_try_is_reported_with_both(
     run: Any, tmp_path: Path
 ) -> None:

@@ -108,6 +108,7 @@ def test_a_page_whose_server_ends_with_the_run_shows_how_the_run_ended(browser: 
         page.goto(url)
         expect(page.locator(".notice.live")).to_have_text("Live: the page follows the run.")
         page.wait_for_selector(".graph-wide [data-job=train][data-state=running]")
+        assert page.get_by_role("link", name="All runs").count() == 0, "it is alone"
         running.run["jobs"]["train"].update(status="failed", reason="out of memory", duration_s=36.1)
         running.run.update(status="failed", duration_s=41.0)
         running.finish()
@@ -150,6 +151,11 @@ def test_the_index_of_runs_is_searched_filtered_and_compared_from(
         page.locator(".compared-runs a").first.click()
         expect(page.locator("#graph")).to_be_visible()
         assert urlsplit(page.url).path == f"{urlsplit(url).path}{folders['A'].name}/"
+        page.get_by_role("link", name="All runs").click()
+        expect(shown).to_have_count(2)
+        page.locator("tbody a").first.click()
+        expect(page.locator(".notice.live")).to_have_text("The run has ended: completed.", timeout=PATIENCE_MS)
+        expect(page.get_by_role("link", name="All runs")).to_be_visible()  # also after the last update
         assert ask(url, f"{urlsplit(url).path}compare?run=nothing") == (404, "expected 2 to 6 runs to compare\n")
         assert ask(url, f"{urlsplit(url).path}../secret")[0] == 404
     context.close()

@@ -20,7 +20,7 @@ from trainyard.spec.documents import Document, Value
 from trainyard.spec.expressions import Binding
 from trainyard.spec.file_kinds import step_of_settings
 from trainyard.spec.findings import DocumentStore
-from trainyard.spec.model import Component, Pipeline, Port
+from trainyard.spec.model import Pipeline, Port
 from trainyard.spec.parsed import Parsed
 from trainyard.spec.resolution import Resolution
 from trainyard.spec.resolved import DataPath, JobOutput, Known, PipelineOutput, Resolved, Unknown
@@ -181,7 +181,8 @@ def _resolved(
     others = [workspace.read([user])[0] for user in sorted(workspace.users_of([file]))]
     pipelines = [each.model for seen in (parsed, *others) for each in seen.pipelines]
     uses = (use for each in pipelines if isinstance(each, Pipeline) for use in Resolution(each).jobs.values())
-    here = (use for use in uses if use.component.file == file and _is_within(use.component, cursor))
+    holders = {holder.span for holder in cursor.holders}
+    here = (use for use in uses if use.component.file == file and use.component.span in holders)
     for number, use in enumerate(here):
         if number == _MOST_USES:
             yield "- …"
@@ -206,10 +207,6 @@ def _described(resolved: Resolved, workspace: EditorWorkspace) -> str:
     if found is None:
         return "not given"
     return f"`{resolved.written.text or found}`{where}"
-
-
-def _is_within(component: Component, cursor: Cursor) -> bool:
-    return any(holder.span == component.span for holder in cursor.holders)
 
 
 def _shown(workspace: EditorWorkspace, span: Span) -> str:

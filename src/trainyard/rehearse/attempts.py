@@ -113,13 +113,25 @@ class Attempt(NamedTuple):
         return {name: value for name, value in self.inputs.items() if not isinstance(value, Path)}
 
     @property
+    def given_inputs(self) -> dict[str, ParameterValue | Path]:
+        """What stands for each input in a command: its value or its path; with `mode: direct` an address.
+
+        On Azure ML that begins with azureml://, here with file://: fsspec reads both, and open() neither. Spark, the
+        driver of parallel jobs and mltable take an address wherever they take a path.
+        """
+        given: dict[str, ParameterValue | Path] = {**self.parameters, **self.input_paths}
+        for name, path in self.input_paths.items() if self.job.component.task is None else ():
+            if self.job.use.input_mode(name) == "direct" and self.job.component.inputs[name].type != "mltable":
+                given[name] = path.as_uri()
+        return given
+
+    @property
     def command(self) -> str:
         """The shell line, filled in. Raises `SpecError` for a value that would break it."""
-        inputs = {**self.parameters, **self.input_paths}
         task = self.job.component.task
         if isinstance(task, Sweep):
             return str(task.trial.command.data)
-        filled = fill_command(self.job.component, inputs, self.output_paths, strict=self.strict)
+        filled = fill_command(self.job.component, self.given_inputs, self.output_paths, strict=self.strict)
         if isinstance(task, Parallel):
             return parallel_command(self.data_folder, filled)
         return spark_command(task, filled) if isinstance(task, Spark) else filled
@@ -196,8 +208,7 @@ def make_folders(attempt: Attempt, cancellation: Cancellation) -> list[GivenInpu
         lines += "".join(f"input {put.name}: {put.how}\n" for put in given)
         attempt.note_decision(f"attempt {attempt.number}\n{lines}".rstrip())
         if isinstance(task, Parallel):
-            inputs = {**attempt.parameters, **attempt.input_paths}
-            write_settings(attempt.job, task, inputs, attempt.output_paths, attempt.data_folder)
+            write_settings(attempt.job, task, attempt.given_inputs, attempt.output_paths, attempt.data_folder)
         for node in range(attempt.job.counts.nodes):
             attempt.job.snapshot.copy_to(attempt.working_folder(node))
             _link_artifacts(attempt, attempt.working_folder(node))

@@ -17,7 +17,6 @@ from trainyard.settings.quantities import duration
 from trainyard.settings.run_record import NOTHING_CHANGED, JobRecord, RunRecord, trials_in_words
 
 if TYPE_CHECKING:
-    from rich.console import Console
     from rich.live import Live
     from rich.table import Table
 
@@ -99,7 +98,13 @@ class Display:
 
             console = Console(file=self._stream, force_terminal=True)  # rich obeys NO_COLOR by itself
             self._live = Live(
-                get_renderable=lambda: _table(record, self._time_left, console.width, self._rows(console)),
+                # While it is redrawn, the jobs that there is room for; the one that stays has all.
+                get_renderable=lambda: _table(
+                    record,
+                    self._time_left,
+                    console.width,
+                    None if self._stays else max(1, console.height - _LINES_BESIDE_JOBS),
+                ),
                 console=console,
                 refresh_per_second=_REFRESHES_PER_SECOND,
             )
@@ -144,10 +149,6 @@ class Display:
             self._stays = True
             self._live.stop()
             self._live = None
-
-    def _rows(self, console: Console) -> int | None:
-        """How many jobs there is room for while the table is redrawn; the one that stays has all."""
-        return max(1, console.height - _LINES_BESIDE_JOBS) if not self._stays else None
 
     def _show_failure(self, record: RunRecord, name: str, job: JobRecord) -> None:
         """Show why, the failed rank's last lines without that, and where its log is; also when quiet."""

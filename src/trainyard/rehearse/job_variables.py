@@ -202,8 +202,8 @@ def _contract(attempt: Attempt, rank: int, of_distribution: Sequence[Variable]) 
     }
     table = (*VARIABLES, *of_distribution)
     variables = {variable.name: str(variable.value(attempt, rank)) for variable in table if holds[variable.when]}
-    for name, path in attempt.input_paths.items():
-        variables |= {prefix + name: str(path) for prefix in _INPUT_PREFIXES}
+    for name in attempt.input_paths:
+        variables |= {prefix + name: str(attempt.given_inputs[name]) for prefix in _INPUT_PREFIXES}
     for name, path in attempt.output_paths.items():
         variables |= {prefix + name: str(path) for prefix in _OUTPUT_PREFIXES}
     for name, value in attempt.parameters.items():

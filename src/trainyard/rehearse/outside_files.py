@@ -25,6 +25,7 @@ from trainyard.spec.shell_lexer import BINDING, simple_commands
 
 # Variables that name places to write to, such as HF_HOME and TMPDIR: what is there changes with each run.
 _SCRATCH = re.compile(r"CACHE|TMP|TEMP|_HOME$")
+_HOME = re.compile(r"^~(?=/)|\$HOME\b|\$\{HOME\}")
 _BETWEEN_PATHS = re.compile(r"""[=:,;\s'"]+""")
 # An image has these itself. A file in them counts, but not all of such a folder.
 _OF_IMAGES = ("/bin", "/etc", "/lib", "/lib64", "/opt", "/sbin", "/usr")
@@ -77,7 +78,7 @@ def _texts(job: LocalJob) -> Iterator[str]:
 
 def _paths_in(text: str) -> Iterator[str]:
     """Yield the absolute paths in a word: the word itself, or after `--flag=`, or between quotes or colons."""
-    plain = BINDING.sub("binding", text)
+    plain = _HOME.sub(os.path.expanduser("~"), BINDING.sub("binding", text))
     for part in (plain, *_BETWEEN_PATHS.split(plain)):
         if part.startswith("/") and not part.startswith("//") and not _is_beneath(part, _NO_FILES):
             yield part.rstrip("/") or "/"
@@ -94,11 +95,10 @@ def _is_content(path: Path) -> bool:
     return not _is_beneath(str(path), _OF_IMAGES) and not any(each.is_relative_to(path) for each in above)
 
 
-def _content(path: Path) -> Iterator[tuple[Path, str]]:
+def _content(path: Path) -> Iterable[tuple[Path, str]]:
     if path.is_file():
-        yield path, path.name
-    else:
-        yield from files_beneath(path, lambda name: name.rpartition("/")[2] not in _NOT_CONTENT)
+        return [(path, path.name)]
+    return files_beneath(path, lambda name: name.rpartition("/")[2] not in _NOT_CONTENT)
 
 
 def _sizes_and_times(path: Path) -> list[tuple[str, int, int]]:

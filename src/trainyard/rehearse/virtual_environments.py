@@ -89,13 +89,10 @@ def _install(place: Path, lines: list[str], target: Path, base: Path, note: Call
         for command in (make, install):
             if subprocess.run(command, stdout=stream, stderr=subprocess.STDOUT, check=False).returncode != 0:
                 shutil.rmtree(target, ignore_errors=True)
-                raise RunError(f"{place}: its packages cannot be installed here: {_cause(log)}; {log} has all of it")
+                # Pip's own error comes before its other lines.
+                errors = [line for line in last_lines(log, 200) if line.startswith("ERROR: ")]
+                cause = errors[0].removeprefix("ERROR: ") if errors else "\n".join(last_lines(log, 1))
+                raise RunError(f"{place}: its packages cannot be installed here: {cause}; {log} has all of it")
     (target / _COMPLETE).touch()
     count = len(local_packages(target / "bin" / "python"))
     note(f"built in {duration(time.monotonic() - started)}: {count} packages")
-
-
-def _cause(log: Path) -> str:
-    """Pip's own error, which comes before its other lines."""
-    errors = [line for line in last_lines(log, 200) if line.startswith("ERROR: ")]
-    return errors[0].removeprefix("ERROR: ") if errors else "\n".join(last_lines(log, 1))

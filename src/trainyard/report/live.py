@@ -53,11 +53,12 @@ _FILE_POLICY = "default-src 'none'; frame-ancestors 'none'; sandbox"
 
 
 class LivePage:
-    """The page of one run. `read` returns the run's record as it is now."""
+    """The page of one run. `read` returns the run's record as it is now; with an index, a link leads back to it."""
 
-    def __init__(self, run_folder: Path, read: Callable[[], RunRecord]) -> None:
+    def __init__(self, run_folder: Path, read: Callable[[], RunRecord], *, has_index: bool = False) -> None:
         self.run_folder = run_folder.resolve()
         self.read = read
+        self.has_index = has_index
         self.token = secrets.token_urlsafe(16)
         self.closing = threading.Event()
         self._lock = threading.Lock()
@@ -86,7 +87,8 @@ class LivePage:
             state = self.state(record)
             if self._rendered is None or self._rendered[0] != state:
                 started = time.monotonic()
-                self._rendered = state, run_page(record, self.run_folder, is_live=True).encode()
+                page = run_page(record, self.run_folder, is_live=True, has_index=self.has_index)
+                self._rendered = state, page.encode()
                 self._render_seconds = time.monotonic() - started
             return self._rendered[1]
 
@@ -158,7 +160,7 @@ class RunsPage(LivePage):
         folder = self.run_folder / name
         if not separator or not name.strip(".") or not is_file_within(folder / RECORD_FILE, folder):
             return self, path
-        page = self._pages.setdefault(name, LivePage(folder, lambda: self._read(folder)))
+        page = self._pages.setdefault(name, LivePage(folder, lambda: self._read(folder), has_index=True))
         page.closing = self.closing
         return page, rest
 

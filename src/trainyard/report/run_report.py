@@ -135,8 +135,8 @@ def write_report(run_folder: Path) -> Path:
     return file
 
 
-def run_page(run: RunRecord, run_folder: Path, *, is_live: bool = False) -> str:
-    """Return the page of a run: as it is kept, or live, which is the same with a script that follows the run."""
+def run_page(run: RunRecord, run_folder: Path, *, is_live: bool = False, has_index: bool = False) -> str:
+    """Return the page of a run: as it is kept, or live, with a script that follows the run; with a link to an index."""
     templates = page_templates(run_folder)
     origins = {
         os.path.realpath(run_folder / path): f"{job.name}.{port}"
@@ -158,6 +158,7 @@ def run_page(run: RunRecord, run_folder: Path, *, is_live: bool = False) -> str:
         timeline=draw_timeline(run),
         machine_uses=machine_uses(run, run_folder),
         is_live=is_live,
+        has_index=has_index,
         running=running_jobs(run, run_folder) if is_live and run.status == "running" else [],
         line_characters=LINE_CHARACTERS,
         long_silence_seconds=LONG_SILENCE_SECONDS,

@@ -144,15 +144,11 @@ def _number(data: object) -> int | float | None:
         return None
 
 
-def _boolean(data: object) -> bool | None:
-    return data if isinstance(data, bool) else _BOOLEAN_WORDS.get(str(data).lower())
-
-
 _READERS: dict[str, Callable[[object], ParameterValue | None]] = {
     "string": str,
     "integer": whole_number,
     "number": _number,
-    "boolean": _boolean,
+    "boolean": lambda data: data if isinstance(data, bool) else _BOOLEAN_WORDS.get(str(data).lower()),
 }
 _MISREAD = {
     "integer": "not a whole number",

@@ -370,13 +370,9 @@ def _bound_ports(node: Node, kind: str, findings: Findings) -> dict[str, Value]:
         if isinstance(entry.value.data, list):
             findings.left_out = True
         elif kind == "outputs" or entry.value.data is not None:
-            values[name] = _given(entry.value)
+            # `{value: 3}` is 3; a mapping with a path stays a mapping.
+            values[name] = (entry.value.get("value") or entry.value).value
     return values
-
-
-def _given(node: Node) -> Value:
-    """The value an input is set to: `{value: 3}` is 3; a mapping with a path stays a mapping."""
-    return (node.get("value") or node).value
 
 
 def _component_of_other_kind(
@@ -562,7 +558,7 @@ def _note_remote(node: Node, reference: str, what: str, reading: Reading) -> boo
         reading.findings.add(node.span, BAD_REFERENCE, message, hint)
         return True
     message = f"the {what} '{shorten(reference)}' is kept in Azure ML and not readable offline"
-    hint = "Name a local file to run or check it here."
+    hint = "Name a local file to run or check it here; `trainyard run` takes one with --set jobs.JOB.component=FILE."
     reading.findings.add(node.span, NOT_SEEN_OFFLINE, message, hint=hint)
     return True
 

@@ -41,7 +41,7 @@ _MOST_FOLDERS = 20_000
 _LATEST = regex(r"/labels/latest$|@latest$", re.IGNORECASE)
 
 
-NO_VERSION = Rule("AML409", "no-version", "error", is_let_pass=True).explained(
+NO_VERSION = Rule("AML409", "no-version", "error").explained(
     summary="A reference to a registered asset has no version.",
     why="`azureml:NAME` alone loads, but Azure ML's client refuses it on submission. Write `azureml:NAME:VERSION` or "
     "`azureml:NAME@latest`. This is a warning in a registry's address, and for names that begin with `AzureML-`: the "

@@ -54,15 +54,12 @@ def _init_job(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diagno
     if len(named) == len(_KEYS) and len({node.text for node in named.values()}) == 1:
         node = named["on_finalize"]
         message = f"'{node.text}' is both 'on_init' and 'on_finalize'"
-        yield INIT_JOB.at(node.span, message, "Name two different jobs.", [_is_set("on_init", named["on_init"])])
+        related = [Related(named["on_init"].span, "'on_init' is set here")]
+        yield INIT_JOB.at(node.span, message, "Name two different jobs.", related)
     elif named and jobs and not jobs.keys() - {node.text for node in named.values()}:
         key, node = next(iter(named.items()))
         message = f"the pipeline has no job besides those of {' and '.join(repr(each) for each in named)}"
         yield INIT_JOB.at(node.span, message, "Add the jobs that it is about.")
-
-
-def _is_set(key: str, node: Node) -> Related:
-    return Related(node.span, f"'{key}' is set here")
 
 
 def _bound_to(job: Job, jobs: Mapping[str, Job]) -> Job | None:

@@ -18,7 +18,6 @@ from trainyard.spec.model import Port
 from trainyard.spec.parsed import is_remote
 from trainyard.spec.ports import literal_type
 from trainyard.spec.rule import Rule
-from trainyard.spec.rules import YAML_TRAP
 
 # The fields of `expression`, with their bounds and the names that some take: NCrontab, as the service reads it.
 _MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]
@@ -35,7 +34,6 @@ _LENGTHS = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 _CRON_PART = regex(r"(?:\*|([0-9a-z]+)(?:-([0-9a-z]+))?)(?:/([0-9]+))?", re.IGNORECASE)
 # What PyYAML reads as a date, which Azure ML's client then refuses.
 _PLAIN_TIME = regex(r"[0-9]{4}-[0-9]{2}-[0-9]{2}(?:[T ][0-9]{2}:[0-9]{2}(?::[0-9]{2})?)?")
-_TIMESTAMP = regex(r"[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}(?:[Tt ]+[0-9]{1,2}:[0-9]{2}:[0-9]{2}.*)?")
 
 
 SCHEDULE_TRIGGER = Rule("AML318", "schedule-trigger", "warning").explained(
@@ -71,7 +69,7 @@ def _trigger(trigger: Node, file: LintedFile) -> Iterator[Diagnostic]:
         yield SCHEDULE_TRIGGER.at(zone.span, f"unknown time zone '{shorten(zone.text)}'", hint)
     yield from _days_of_another_frequency(trigger)
     yield from _lists(trigger)
-    yield from _times(trigger, file.document)
+    yield from _times(trigger)
 
 
 def _days_of_another_frequency(trigger: Node) -> Iterator[Diagnostic]:
@@ -163,14 +161,10 @@ def _wrong(part: str, least: int, most: int, names: list[str]) -> str:
     return "ends before it begins" if len(numbers) == 2 and numbers[0] > numbers[1] else ""
 
 
-def _times(trigger: Node, document: Document) -> Iterator[Diagnostic]:
+def _times(trigger: Node) -> Iterator[Diagnostic]:
     start, end = trigger.get("start_time"), trigger.get("end_time")
     for node in (start, end):
-        if node is not None and _TIMESTAMP.fullmatch(node.text) and document.text[node.offsets[0]] == node.text[0]:
-            quoted = f'"{node.text}"'
-            message = f"YAML reads {node.text} as a date, and Azure ML's client takes only a text"
-            yield YAML_TRAP.at(node.span, message, f"Quote it: {quoted}.", replacement=quoted, severity="error")
-        elif node is not None and _is_impossible(node.text.strip()):
+        if node is not None and _is_impossible(node.text.strip()):
             message = f"there is no time '{shorten(node.text)}'"
             yield SCHEDULE_TRIGGER.at(node.span, message, "Correct day or hour.", severity="error")
     first, last = _time(start), _time(end)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from itertools import chain
 
 from trainyard.lint.checks import LintContext, LintedFile, check, known_words
@@ -162,7 +162,9 @@ def _executors(job: Node) -> Iterator[Diagnostic]:
     switch = conf.get(_DYNAMIC) if conf is not None else None
     if conf is None or switch is None or str(switch.data).lower() != "true":
         return
-    least, most, instances = (_count(entries, key) for key in (_LEAST, _MOST, _INSTANCES))
+    least, most, instances = (
+        whole_number(entries[key].value.data) if key in entries else None for key in (_LEAST, _MOST, _INSTANCES)
+    )
     if least is None or most is None:
         return
     if not 0 < least <= most:
@@ -172,10 +174,6 @@ def _executors(job: Node) -> Iterator[Diagnostic]:
         message = f"{instances} executors are not between minExecutors ({least}) and maxExecutors ({most})"
         hint = f"Write a number from {least} to {most}, or leave it out."
         yield SPARK_MACHINES.at(entries[_INSTANCES].value.span, message, hint)
-
-
-def _count(entries: Mapping[str, Entry], key: str) -> int | None:
-    return whole_number(entries[key].value.data) if key in entries else None
 
 
 def _written(job: Node, keys: Iterable[str]) -> Iterator[tuple[str, Node]]:

@@ -14,6 +14,8 @@ from trainyard.spec.rules import YAML_TRAP
 
 _OCTAL = regex(r"[-+]?0(?!0*\Z)[0-7_]+")  # 00 is no other number
 _SEXAGESIMAL = regex(r"[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?")
+# YAML 1.1's timestamps, as PyYAML finds them.
+_DATE = regex(r"[0-9]{4}-(?:[0-9]{2}-[0-9]{2}|[0-9]{1,2}-[0-9]{1,2}(?:[Tt]|[ \t]+)[0-9]{1,2}:[0-9]{2}:[0-9]{2}.*)")
 # An unquoted string may continue on the next line, even if that looks like a list item.
 _SWALLOWED_ITEM = regex(r"\n[ \t]+(-)[ \t]+\S")
 # Every value beneath these keys is sent as a string.
@@ -65,7 +67,11 @@ def _yaml_traps(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
 
 def _trap(node: Node, path: tuple[str, ...], document: Document) -> Iterator[Diagnostic]:
     text, data = node.text, node.data
+    quoted = f'"{text}"'
     if isinstance(data, str):
+        if _DATE.fullmatch(text) and path[-1] != "version" and "environment_variables" not in path:
+            message = f"YAML reads {text} as a date, and Azure ML's client takes only a text"
+            yield YAML_TRAP.at(node.span, message, f"Quote it: {quoted}.", replacement=quoted, severity="error")
         begin, end = node.offsets
         if "\n" not in document.text[begin:end]:
             return
@@ -76,7 +82,6 @@ def _trap(node: Node, path: tuple[str, ...], document: Document) -> Iterator[Dia
             message = "this is not a list item: YAML reads it as part of the item above"
             yield YAML_TRAP.at(span, message, "Give all items of the list the same indentation.")
         return
-    quoted = f'"{text}"'
     if isinstance(data, (int, float)) and not isinstance(data, bool):
         if _OCTAL.fullmatch(text) or _SEXAGESIMAL.fullmatch(text):
             message = f"YAML 1.1 reads {text} as {describe(data)}"

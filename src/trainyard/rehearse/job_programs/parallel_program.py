@@ -78,15 +78,20 @@ def main() -> int:
     progress = BatchProgress(batches, most_batches)
     results, failed = run_all(batches, settings, progress)
     write_rows([results[index][0] for index in sorted(results)], settings["append_row_to"])
-    items = sum(len(batches[index]) - results[index][1] for index in results) + sum(len(batches[i]) for i in failed)
+    missing = {index: max(0, len(batches[index]) - count) for index, (_, count) in results.items()}
+    items = sum(missing.values()) + sum(len(batches[index]) for index in failed)
+    # The reference of parallel jobs counts these as failed; Microsoft's example of one row for each key shows of which.
+    failures = len(failed) + sum(isinstance(batches[index].data, list) for index, count in missing.items() if count)
     most_items = settings["error_threshold"] if arguments.error_threshold is None else arguments.error_threshold
     problem = ""
-    if len(failed) > most_batches:
-        problem = f"{count_of(len(failed), 'mini-batch')} failed, {most_batches} allowed"
+    if failures > most_batches:
+        problem = f"{count_of(failures, 'mini-batch')} failed, {most_batches} allowed"
     elif 0 <= most_items < items:
         problem = f"{count_of(items, 'item')} failed, {most_items} allowed"
     elif batches and not results:
         problem = "all mini-batches failed"
+    elif settings["append_row_to"] is not None and not any(count for _, count in results.values()):
+        problem = "there is nothing to append"
     if problem:
         why = next(reversed(failed.values()), "run() returned fewer results than it was given items")
         print(f"parallel: error: {problem}: {why}", file=sys.stderr)
@@ -276,7 +281,7 @@ def work(connection: Connection, batches: list[MiniBatch], settings: dict[str, A
         context = MiniBatchContext(index, index, batch.partition_key_value)
         try:
             result = module.run(batch.data, context) if takes_context else module.run(batch.data)
-            connection.send((as_rows(result), 0 if result is None else len(result)))
+            connection.send((as_rows(result), len(result)))
         except Exception as error:
             traceback.print_exc()
             connection.send(f"{type(error).__name__}: {error}".removesuffix(": "))
@@ -284,11 +289,11 @@ def work(connection: Connection, batches: list[MiniBatch], settings: dict[str, A
 
 
 def as_rows(result: Any) -> str:
-    """Return what `run` returned as lines of text."""
-    if result is None:
-        return ""
+    """Return what `run` returned as lines of text. Raise TypeError for what Azure ML's driver does not take."""
     if hasattr(result, "to_csv") and hasattr(result, "columns"):
         return str(result.to_csv(sep=_SEPARATOR, header=False, index=False, lineterminator="\n"))
+    if not isinstance(result, (list, tuple)):
+        raise TypeError(f"run() returned {type(result).__name__}, expected a list or a pandas DataFrame")
     return "".join(f"{item}\n" for item in result)
 
 
