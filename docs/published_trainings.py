@@ -110,7 +110,7 @@ class HeldOut:
         return predicted / self.memory_bytes - 1
 
 
-FIXED_ROUND, FIXED_MEMORY_ROUND = 3, 4
+FIXED_ROUND, FIXED_MEMORY_ROUND = 3, 5
 """From which rounds on rows were predicted by the formulas of today, of time and of memory; those before had been seen.
 """
 
@@ -183,6 +183,7 @@ def _training(row: dict[str, str]) -> TrainingShape:
         stack_year=int(row["stack_year"] or STACK_YEAR),
         optimizer=row.get("optimizer") or "adamw",
         channels_last=row.get("layout") == "nhwc",
+        is_fsdp1=row.get("fsdp1") == "yes",
         adapters=_adapters(row),
     )
 
@@ -197,7 +198,8 @@ def _published(row: dict[str, str]) -> Published:
 def _adapters(row: dict[str, str]) -> Adapters | None:
     if not row["tuning"]:
         return None
-    return Adapters(int(row["lora_rank"]), row["lora_targets"], is_quantized=row["tuning"] == "qlora")
+    is_quantized, drops_out = row["tuning"] == "qlora", row.get("dropout") == "yes"
+    return Adapters(int(row["lora_rank"]), row["lora_targets"], is_quantized, drops_out)
 
 
 def timed_trainings() -> list[Published]:

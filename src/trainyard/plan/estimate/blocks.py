@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from trainyard.plan.estimate.architectures import OTHER_FAMILY, Architecture
+from trainyard.plan.estimate.architectures import OTHER_FAMILY, Architecture, Linear
 from trainyard.plan.estimate.image_models import ImageModel, ModelBlock, Product
 from trainyard.plan.estimate.training import TrainingShape
 
@@ -21,7 +21,7 @@ _ROTATED = 10
 """What rotary positions read and write of each query and key, in values: two products, a half negated, both halves put
 together, and a sum."""
 
-_DROPS_OUT = ("gpt2", OTHER_FAMILY)
+_DROPS_OUT = ("gpt2", "opt", OTHER_FAMILY)
 """Families that drop out, by default, what attention and the MLP give: read, and written with a mask."""
 
 _RMS_NORM_BYTES = {2: 36, 4: 28}
@@ -111,7 +111,10 @@ def layer_activation_bytes(training: TrainingShape) -> float:
     Korthikanti et al. 2022 (arXiv:2205.05198), section 4.1, counted operation by operation for each family: the inputs
     of every matrix, norm and nonlinearity, and with fused attention its queries, keys, values and output. Without it,
     the scores of section 4.1 (5 a s^2 b bytes in 16 bits) are kept too. A compiled model recomputes norms and products.
-    Autocast keeps the input of each matrix, cast, and peft that of each adapter; frozen matrices keep none.
+    Autocast keeps the input of each matrix, cast, and peft that of each adapter, if it is cast or dropped out; adapters
+    that compute in the model's precision share the norm's result. Frozen matrices keep no inputs, but for those of
+    bitsandbytes before July 2024 (https://github.com/bitsandbytes-foundation/bitsandbytes/pull/1270), in an attribute
+    that the graph of the step before holds too, unless layers are computed again: the graph is one layer's then.
     """
     shape, adapters, tokens = training.language_model, training.adapters, training.tokens_per_micro_batch
     hidden, inner, size = shape.hidden_size, shape.intermediate_size, training.bytes_per_value
@@ -122,10 +125,22 @@ def layer_activation_bytes(training: TrainingShape) -> float:
         mlp = inner * (3 if shape.is_gated else shape.eager.kept_by_mlp - 1)
     if adapters is not None:
         adapted = adapters.matrices(shape)
-        inputs = sum(each.takes for each in adapted) + adapters.rank * len(adapted)
+        copied, shared = sum(each.takes for each in adapted), _shared_inputs(adapted)
+        inputs = copied if adapters.drops_out or training.is_under_autocast else shared
+        inputs += adapters.rank * len(adapted) + (copied // size if adapters.drops_out else 0)
+        if adapters.is_quantized and training.stack_year < 2025:
+            inputs += _shared_inputs(shape.linear_layers) * (1 + (training.activation_checkpointing == "none"))
     dropped = hidden if shape.family in _DROPS_OUT else 0
     values = 2 * shape.query_width + 2 * shape.kv_width + inputs + mlp + dropped
     kept = float(tokens * (2 * hidden * _kept_by_norm(training) + values * size))
+    if shape.family == "gpt_neox":
+        # Both norms take the layer's input. Values are a part of what one matrix gives, so queries and keys are kept
+        # before their rotation too; what attention gives is copied for a matrix that is trained.
+        twice = shape.query_width * (1 if adapters else 2) + shape.kv_width
+        kept += tokens * (twice * size - hidden * _kept_by_norm(training))
+    if shape.family == "qwen3":
+        # Queries and keys have norms too.
+        kept += tokens * (shape.query_width + shape.kv_width) * (4 + (size if adapters is None else 0))
     if not training.fuses_attention:
         kept += training.micro_batch_size * shape.heads * training.sequence_length**2 * (2 * size + 1)
     return kept
@@ -137,6 +152,11 @@ def _kept_by_norm(training: TrainingShape) -> int:
     if training.fuses_operations or not training.language_model.is_gated:
         return wide
     return 4 + (wide if training.adapters is None else 0)
+
+
+def _shared_inputs(matrices: Sequence[Linear]) -> int:
+    """Return the widths of the different inputs of a layer's matrices: those of one module take the same norm's."""
+    return sum(takes for _, takes in {(each.name.split(".")[0], each.takes) for each in matrices})
 
 
 def _matrices_after_norms(shape: Architecture) -> int:

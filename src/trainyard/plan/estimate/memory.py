@@ -180,9 +180,11 @@ def _buffers(training: TrainingShape) -> float:
         return float(size * trained + (_dequantized_bytes(training) or size * copied))
     if ranks == 1:
         return 0.0
-    gathered = around + (2 * model.largest_block if training.reshard_after_forward else count - around)
+    blocks = 2 * model.largest_block if training.reshard_after_forward else count - around
     if training.adapters is not None:
-        return float(size * gathered) + training.whole_gradient_bytes
+        each = QUANTIZED_BYTES if training.adapters.is_quantized else size
+        return size * around + each * blocks + _dequantized_bytes(training) + training.whole_gradient_bytes
+    gathered = around + blocks
     accumulates = training.accumulation_steps > 1 and not training.sums_every_micro_batch
     return float(size * gathered) + (training.whole_gradient_bytes if accumulates else size * gathered)
 
@@ -222,6 +224,10 @@ def _kept_and_computed_again(training: TrainingShape) -> tuple[float, float]:
     if training.activation_checkpointing != "none":
         entering = around.kept + sum(block.times * block.entering for block in blocks)
         again = max((block.kept + block.working for block in blocks), default=0)
+        if training.is_fsdp1 and training.adapters is not None:
+            # The hooks that free frozen weights hold each layer's input, and its gradient, to the end of the pass:
+            # torch.distributed.fsdp._runtime_utils._register_post_backward_reshard_only_hook.
+            again += sum(block.times * block.entering for block in blocks)
         return bytes_of_value * entering, bytes_of_value * again
     kept, most = 0.0, 0.0
     for block in blocks:

@@ -99,12 +99,14 @@ def machines_of_gpu(
 class Adapters:
     """Low-rank adapters (LoRA, Hu et al. 2021, arXiv:2106.09685) beside the layers that `targets` names, as peft does.
 
-    `is_quantized` is of the frozen weights.
+    `is_quantized` is of the frozen weights; `drops_out` is whether inputs of the adapters are dropped out, each by
+    itself.
     """
 
     rank: int
     targets: str = ALL_LINEAR
     is_quantized: bool = False
+    drops_out: bool = False
 
     def __str__(self) -> str:
         return f"{'QLoRA' if self.is_quantized else 'LoRA'} of rank {self.rank}"
@@ -155,7 +157,8 @@ class TrainingShape:
 
     An image is one token. `reshard_after_forward` (FSDP and ZeRO 3) gathers parameters again for the backward pass.
     FSDP with a `shard_size` has replicas of the model, each spread over so many GPUs. `loss_chunk_tokens` are the
-    tokens whose logits exist at one time; 0 is all of a micro-batch.
+    tokens whose logits exist at one time; 0 is all of a micro-batch. `is_fsdp1` is of other software that recomputes
+    layers by torch's reentrant checkpoint in the first FSDP.
     """
 
     architecture: Architecture | ImageModel
@@ -180,6 +183,7 @@ class TrainingShape:
     stack: str = "sdpa"
     stack_year: int = STACK_YEAR
     channels_last: bool = False
+    is_fsdp1: bool = False
 
     @property
     def fuses_attention(self) -> bool:
