@@ -315,16 +315,12 @@ def test_a_cycle_is_shown_whole(write: Callable[[str, str], Path]) -> None:
 
 
 def test_the_order_of_a_cycle_is_refused(write: Callable[[str, str], Path], project: Path) -> None:
-    from dataclasses import replace
-
     from trainyard.spec.documents import Value
 
     pipeline = load_pipeline(project / "pipelines" / "digits.yaml")
     prepare = pipeline.jobs["prepare"]
-    looped = replace(
-        prepare, inputs={"source": Value({"path": ["${{parent.jobs.train.outputs.model}}"]}, prepare.span)}
-    )
-    pipeline.jobs["prepare"] = looped
+    source = Value({"path": ["${{parent.jobs.train.outputs.model}}"]}, prepare.span)
+    pipeline.jobs["prepare"] = prepare._replace(inputs={"source": source})
     with pytest.raises(SpecError, match="prepare → train → prepare"):
         Resolution(pipeline).order()
 

@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 from trainyard.catalogue.csv_rows import rows_of
 
 _TABLE = Path(__file__).with_name("python_packages.csv")
 
 
-@dataclass(frozen=True)
-class _Package:
+class _Package(NamedTuple):
     packages: tuple[str, ...]
     modules: tuple[str, ...]
     requires: tuple[str, ...]

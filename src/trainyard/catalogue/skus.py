@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from difflib import get_close_matches
 from fractions import Fraction
 from functools import cache
 from pathlib import Path
@@ -133,6 +132,8 @@ def closest_by_name(name: str, most: int = 3) -> tuple[Sku, ...]:
 
     When the name is nearest to a retired size, what replaces that size comes first.
     """
+    from difflib import get_close_matches
+
     known = _by_plain_name()
     similar = (known[each] for each in get_close_matches(_plain(name), known, n=len(known), cutoff=_LEAST_LIKENESS))
     return tuple(dict.fromkeys(sku if sku.is_current else closest_current(sku)[0] for sku in similar))[:most]

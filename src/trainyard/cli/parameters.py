@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import click
 
 from trainyard.project_files import text_or_empty
+from trainyard.settings.regex import regex
 
 
 class VerbGroup(click.Group):
@@ -168,7 +169,7 @@ def _yaml_files(folder: Path) -> list[Path]:
     return sorted(file for pattern in ("*.yaml", "*.yml") for file in folder.glob(pattern) if file.is_file())
 
 
-_JOB = re.compile(r"^type:\s*pipeline\s*$|/(pipeline|command|sweep)Job\.schema\.json", re.MULTILINE)
+_JOB = regex(r"^type:\s*pipeline\s*$|/(pipeline|command|sweep)Job\.schema\.json", re.MULTILINE)
 
 
 def _an_example() -> Path | None:

@@ -101,7 +101,7 @@ class Symbols:
             yield Symbol("component", name.text, name.span, Span(document.file))
         if job is not None and job.is_mapping:
             job = job.get("job")
-        reading = Reading(document, self._store, Findings())
+        reading = Reading(document, self._store, Findings(), Parsed())
         for node in (job, root.get("trial"), root.get("component")):
             yield from _file_named(node, reading, "component")
         yield from self._computes_of(root, reading)

@@ -60,7 +60,7 @@ def known_words(table: str) -> Any:
     return _KNOWN_WORDS[table]["words"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class LintedFile:
     """A whole file, with what it is."""
 
@@ -114,7 +114,7 @@ def contradicting_limits(job: Node, pairs: Iterable[tuple[str, str, str, str]], 
             yield rule.at(part.span, message, f"Write {most.text} or less.", related)
 
 
-@dataclass
+@dataclass(eq=False)
 class LintContext:
     """One call of the linter: everything that was read, the known clusters, and a cache."""
 

@@ -362,7 +362,8 @@ class _Session:
 
     def _add(self, diagnostics: Iterable[Diagnostic]) -> None:
         for diagnostic in diagnostics:
-            at_place = self._found.setdefault(_place(diagnostic), [])
+            span = diagnostic.span
+            at_place = self._found.setdefault((span.file, span.line, span.column), [])
             if not RULES[diagnostic.rule].local_run_only and not any(_is_same(diagnostic, known) for known in at_place):
                 at_place.append(self._with_fix(_on_one_line(diagnostic)))
 
@@ -415,10 +416,6 @@ def _failed(file: Path, error: Exception) -> Diagnostic:
 def _too_slow(file: Path) -> Diagnostic:
     message = f"checking this file takes more than {CPU_SECONDS:g} seconds of processor time; the rest is not checked"
     return TOO_LARGE.at(Span(file), message, "Divide it into several files.")
-
-
-def _place(diagnostic: Diagnostic) -> _Place:
-    return diagnostic.span.file, diagnostic.span.line, diagnostic.span.column
 
 
 def _on_one_line(diagnostic: Diagnostic) -> Diagnostic:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from trainyard.catalogue.skus import Sku
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Placement:
     """A use of a command: by a pipeline's job, as a job of its own, or (without a job) as its component declares."""
 

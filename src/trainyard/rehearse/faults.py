@@ -11,11 +11,12 @@ from trainyard.rehearse.errors import UsageError
 from trainyard.rehearse.local_jobs import LocalJob
 from trainyard.rehearse.run_store import ranks_in_words
 from trainyard.rehearse.search_space import trials
+from trainyard.settings.regex import regex
 from trainyard.settings.suggestions import did_you_mean
 from trainyard.spec.model import Sweep
 
-_WHEN = re.compile(r"step:(?P<step>\d+)|(?P<seconds>\d+(?:\.\d+)?)s|random:(?P<count>[1-9]\d*)")
-_TARGET = re.compile(r"(?P<job>.+?)(?::trial(?P<trial>\d+))?(?::rank(?P<rank>\d+))?")
+_WHEN = regex(r"step:(?P<step>\d+)|(?P<seconds>\d+(?:\.\d+)?)s|random:(?P<count>[1-9]\d*)")
+_TARGET = regex(r"(?P<job>.+?)(?::trial(?P<trial>\d+))?(?::rank(?P<rank>\d+))?")
 _PREEMPT_FORM = "expected JOB@step:N, JOB@SECONDSs or JOB@random:COUNT, as in train@step:50, train@30s, train@random:5"
 _KILL_FORM = "expected JOB:rankN@step:N or JOB:rankN@SECONDSs, as in train:rank1@step:50, train:rank1@20s"
 # When a job that reports no steps is preempted at random: within this many seconds of an attempt.

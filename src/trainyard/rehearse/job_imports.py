@@ -18,26 +18,27 @@ from __future__ import annotations
 
 import ast
 import functools
-import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-_BINDING = re.compile(r"\$\{\{.*?\}\}")
-_OPTIONAL_PART = re.compile(r"\$\[\[|\]\]")
-_PYTHON = re.compile(r"python(3(\.\d+)?)?")
-_DECLARATION = re.compile(r"# may import: (.+)")
-_NAME = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
+from trainyard.settings.regex import regex
+
+_BINDING = regex(r"\$\{\{.*?\}\}")
+_OPTIONAL_PART = regex(r"\$\[\[|\]\]")
+_PYTHON = regex(r"python(3(\.\d+)?)?")
+_DECLARATION = regex(r"# may import: (.+)")
+_NAME = regex(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
 _LOADING_MODULES = frozenset(
     {"builtins", "code", "imp", "importlib", "pkgutil", "pty", "runpy", "site", "subprocess", "zipimport"}
 )
 _HARMLESS_MODULES = frozenset({"importlib.metadata"})
 _LOADING_BUILTINS = frozenset({"__import__", "eval", "exec"})
 _LOADING_ATTRIBUTES = {
-    "os": re.compile(r"exec\w+|popen|posix_spawnp?|spawn\w+|startfile|system"),
-    "sys": re.compile(r"meta_path|modules|path|path_hooks"),
-    "asyncio": re.compile(r"create_subprocess_\w+"),
+    "os": regex(r"exec\w+|popen|posix_spawnp?|spawn\w+|startfile|system"),
+    "sys": regex(r"meta_path|modules|path|path_hooks"),
+    "asyncio": regex(r"create_subprocess_\w+"),
 }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,6 +27,7 @@ from trainyard.rehearse.outcome import WarningLines
 from trainyard.rehearse.reuse import EarlierResult, JobKey, StepCache, job_key, link_or_copy, link_result
 from trainyard.rehearse.sweeps import run_sweep
 from trainyard.rehearse.tracking_store import EndStatus, RunIdentity, TrackingStore
+from trainyard.settings.regex import regex
 from trainyard.settings.run_record import NOTHING_CHANGED, TrialRecord
 from trainyard.spec.diagnostic import Span, SpecError
 from trainyard.spec.documents import Value
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 # Every workspace has it, as its default.
 _DEFAULT_DATASTORE = "workspaceblobstore"
-_MACRO = re.compile(r"\$\{\{\s*(\w+)\s*\}\}")
+_MACRO = regex(r"\$\{\{\s*(\w+)\s*\}\}")
 
 
 @dataclass(frozen=True)

@@ -20,17 +20,18 @@ from typing import Any
 import yaml
 
 from trainyard.rehearse.errors import RunError, error_at, writing
+from trainyard.settings.regex import regex
 from trainyard.spec.diagnostic import Span
 from trainyard.spec.resolved import DataPath, Known
 from trainyard.spec.set_arguments import COMMAND_LINE
 
 _TIMEOUT_SECONDS = 60
-_REMOTE = re.compile(r"^(azureml:|/subscriptions/|[a-z][a-z0-9+.-]*://)", re.IGNORECASE)
-_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
-_DATASTORE_PATH = re.compile(r"azureml://(?:subscriptions/.+/)?datastores/([^/]+)/paths/(.*)", re.IGNORECASE)
-_BLOB = re.compile(r"wasbs?://([^@/]+)@([^/]+)/(.+)", re.IGNORECASE)
-_OUTPUT_OF_RUN = re.compile(r"/\.trainyard/runs/([^/]+)/jobs/([^/]+)/outputs/")
-_RENDERED_ASIDE = re.compile(r"/\.trainyard/rendered/([^/]+)/(.+)")
+_REMOTE = regex(r"^(azureml:|/subscriptions/|[a-z][a-z0-9+.-]*://)", re.IGNORECASE)
+_HUB_NAME = regex(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+_DATASTORE_PATH = regex(r"azureml://(?:subscriptions/.+/)?datastores/([^/]+)/paths/(.*)", re.IGNORECASE)
+_BLOB = regex(r"wasbs?://([^@/]+)@([^/]+)/(.+)", re.IGNORECASE)
+_OUTPUT_OF_RUN = regex(r"/\.trainyard/runs/([^/]+)/jobs/([^/]+)/outputs/")
+_RENDERED_ASIDE = regex(r"/\.trainyard/rendered/([^/]+)/(.+)")
 # What a port's data must be on disk; any other kind may be either.
 _Kind = tuple[str, Callable[[Path], bool]]
 _KINDS: dict[str, _Kind] = {

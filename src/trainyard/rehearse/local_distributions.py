@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import json
 import os
-import re
 import shlex
 import shutil
 import subprocess
@@ -21,6 +20,7 @@ from trainyard.rehearse.errors import UsageError, error_at
 from trainyard.rehearse.job_variables import CHEATSHEET, DISTRIBUTED_DOCS, LOCAL, NODE_ADDRESS, Variable
 from trainyard.rehearse.machine import job_path
 from trainyard.rehearse.rank_processes import Process, ProcessesEnded
+from trainyard.settings.regex import regex
 from trainyard.spec.distributions import Ray
 from trainyard.spec.model import Distribution, DistributionType
 
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from trainyard.rehearse.attempts import Attempt
 
 _OPTIONS = ("--allow-run-as-root", "--oversubscribe", "--bind-to", "none")
-_FAILED_RANK = re.compile(r"Process name: \[\S+,(\d+)\]")
-_KILLED_RANK = re.compile(r"process rank (\d+) with PID \d+ on node \S+ exited on signal (\d+)")
+_FAILED_RANK = regex(r"Process name: \[\S+,(\d+)\]")
+_KILLED_RANK = regex(r"process rank (\d+) with PID \d+ on node \S+ exited on signal (\d+)")
 
 # Waits until as many nodes as given have joined.
 _WAIT_FOR_NODES = """\

@@ -17,13 +17,14 @@ from trainyard.rehearse.digests import digest_of
 from trainyard.rehearse.errors import RunError
 from trainyard.rehearse.local_jobs import LocalJob
 from trainyard.settings.files import files_beneath, os_error_reason
+from trainyard.settings.regex import regex
 from trainyard.spec.shell_words import step_call
 
 _PACKAGE_FOLDERS = frozenset({"site-packages", "dist-packages"})
-_NO_PATH = re.compile(r"#|import\s")
-_NO_CODE = re.compile(r"(?:^|/)(?:\.[^/]*|__pycache__)$")
+_NO_PATH = regex(r"#|import\s")
+_NO_CODE = regex(r"(?:^|/)(?:\.[^/]*|__pycache__)$")
 # What setuptools writes where a package's folder cannot be put on the path as it is: modules and where they are.
-_MAPPING = re.compile(r"^MAPPING: dict\[str, str\] = (\{.*\})$", re.MULTILINE)
+_MAPPING = regex(r"^MAPPING: dict\[str, str\] = (\{.*\})$", re.MULTILINE)
 
 
 def local_python_digest(python: Path = Path(sys.executable)) -> str:

@@ -8,7 +8,6 @@ import fcntl
 import hashlib
 import os
 import re
-import socket
 import stat
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -143,6 +142,8 @@ def _is_private(folder: Path) -> bool:
 
 def is_free(port: int) -> bool:
     """Return whether a server could listen on this port, on every address of the machine."""
+    import socket  # takes 3 ms, and only jobs of several processes need a port
+
     for family, address in ((socket.AF_INET, "0.0.0.0"), (socket.AF_INET6, "::")):
         try:
             with socket.socket(family) as server:

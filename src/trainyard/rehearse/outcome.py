@@ -15,17 +15,18 @@ from trainyard.rehearse.attempts import Attempt, AttemptEnd, GivenInput
 from trainyard.rehearse.rank_processes import ProcessesEnded
 from trainyard.settings.files import files_beneath
 from trainyard.settings.quantities import cut
+from trainyard.settings.regex import regex
 
 _ERROR_LINES = 15
 # A shell's exit code for a program that it does not find, and how bash and dash say so.
 _NOT_FOUND_CODE = 127
-_MISSING_PROGRAM = re.compile(r"^[^:\n]+: (?:line )?\d+: ([^:\n]+): (?:command )?not found$", re.MULTILINE)
-_MISSING_MODULE = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'(?!; )")
+_MISSING_PROGRAM = regex(r"^[^:\n]+: (?:line )?\d+: ([^:\n]+): (?:command )?not found$", re.MULTILINE)
+_MISSING_MODULE = regex(r"ModuleNotFoundError: No module named '([\w.]+)'(?!; )")
 # Open MPI's words, of mpirun (4) and of the prterun beneath it (5).
-_REFUSES_ROOT = re.compile(r"^(\w+) has detected an attempt to run as root\.$", re.MULTILINE)
-_MISSING_VARIABLE = re.compile(r"KeyError: '(\w+)'")
+_REFUSES_ROOT = regex(r"^(\w+) has detected an attempt to run as root\.$", re.MULTILINE)
+_MISSING_VARIABLE = regex(r"KeyError: '(\w+)'")
 # What torch, Lightning and accelerate say of a machine without GPUs.
-_NEEDS_GPUS = re.compile(
+_NEEDS_GPUS = regex(
     "NCCL built in|_cuda_setDevice|only supported with GPUs|not compiled with CUDA"
     "|Found no NVIDIA driver|No CUDA GPUs are available"
     "|on a CUDA device but torch.cuda|No supported gpu backend|CUDAAccelerator. can not run|mixed precision requires a"
@@ -37,10 +38,10 @@ _WITHOUT_GPUS = (
 _MOST_LINES_SEARCHED = 1 << 16
 _TRACEBACK = "Traceback (most recent call last):"
 # torch puts the rank before each line of a traceback.
-_RANK = re.compile(r"^\[rank\d+\]: ?")
+_RANK = regex(r"^\[rank\d+\]: ?")
 _READ_ONLY = "Read-only file system"
-_EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(: .*)?$")
-_STEP_ERROR = re.compile(r"[\w.-]+: error: (.+)")
+_EXCEPTION = regex(r"[A-Za-z_][\w.]*(: .*)?$")
+_STEP_ERROR = regex(r"[\w.-]+: error: (.+)")
 _WARNING = "warning: "
 _WARNING_BYTES = _WARNING.encode()
 # Plain text is without them, so the word may be written around them.

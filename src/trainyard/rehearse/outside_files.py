@@ -20,13 +20,14 @@ from trainyard.rehearse.errors import RunError
 from trainyard.rehearse.local_jobs import LocalJob
 from trainyard.rehearse.local_python import editable_installs, importable_modules
 from trainyard.settings.files import files_beneath
+from trainyard.settings.regex import regex
 from trainyard.spec.model import Sweep
 from trainyard.spec.shell_lexer import BINDING, simple_commands
 
 # Variables that name places to write to, such as HF_HOME and TMPDIR: what is there changes with each run.
-_SCRATCH = re.compile(r"CACHE|TMP|TEMP|_HOME$")
-_HOME = re.compile(r"^~(?=/)|\$HOME\b|\$\{HOME\}")
-_BETWEEN_PATHS = re.compile(r"""[=:,;\s'"]+""")
+_SCRATCH = regex(r"CACHE|TMP|TEMP|_HOME$")
+_HOME = regex(r"^~(?=/)|\$HOME\b|\$\{HOME\}")
+_BETWEEN_PATHS = regex(r"""[=:,;\s'"]+""")
 # An image has these itself. A file in them counts, but not all of such a folder.
 _OF_IMAGES = ("/bin", "/etc", "/lib", "/lib64", "/opt", "/sbin", "/usr")
 _NO_FILES = ("/dev", "/proc", "/run", "/sys")

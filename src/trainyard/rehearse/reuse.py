@@ -6,7 +6,6 @@ reused, the names whose digests changed since its last run say why.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import json
 import os
@@ -30,7 +29,7 @@ from trainyard.rehearse.snapshots import SnapshotLists, changes_in_words
 from trainyard.settings.files import files_beneath
 from trainyard.settings.run_record import InvalidRunRecord, JobRecord, read_run_record
 from trainyard.spec.documents import Value
-from trainyard.spec.model import Component, Environment
+from trainyard.spec.model import Component, Environment, Task
 from trainyard.spec.resolved import JobOutput
 
 CACHE_FORMAT = "trainyard.cache/1"
@@ -125,8 +124,8 @@ def _without_places(setting: object) -> object:
         return setting.data
     if isinstance(setting, Component):
         return setting.command.data
-    if dataclasses.is_dataclass(setting):
-        return {known.name: _without_places(getattr(setting, known.name)) for known in dataclasses.fields(setting)}
+    if isinstance(setting, Task):
+        return {name: _without_places(value) for name, value in setting._asdict().items()}
     if isinstance(setting, dict):
         return {key: _without_places(value) for key, value in setting.items()}
     return setting

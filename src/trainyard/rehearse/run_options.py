@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -49,7 +50,7 @@ class RunOptions:
         """What runs share: the cache, the tracking store, downloads, datastores."""
         return self.runs_folder.resolve().parent
 
-    @property
+    @cached_property
     def gpus(self) -> list[str]:
         """This machine's GPUs, as far as CUDA_VISIBLE_DEVICES lets jobs see them; none in a run without GPUs."""
         return [] if self.without_gpus else available_gpus(os.environ, self.devices)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from trainyard.errors import UsageError
 from trainyard.resources import STEP_ARCHIVE
@@ -18,8 +18,7 @@ class NoProject(UsageError):
     """Neither a folder nor any above it is a Trainyard project."""
 
 
-@dataclass(frozen=True)
-class Project:
+class Project(NamedTuple):
     """A folder with templates and profiles; `root` is absolute."""
 
     root: Path

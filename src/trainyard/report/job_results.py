@@ -39,8 +39,7 @@ Point = tuple[float, float]
 """A step and a value, which may be NaN or infinite."""
 
 
-@dataclass(frozen=True)
-class Metrics:
+class Metrics(NamedTuple):
     """The logged values of a training, by name of the series."""
 
     series: dict[str, tuple[Point, ...]]
@@ -99,8 +98,7 @@ class Evaluation:
     compared_with: str = ""
 
 
-@dataclass(frozen=True)
-class ConfusionMatrix:
+class ConfusionMatrix(NamedTuple):
     """Counts of samples by true class (rows) and predicted class (columns)."""
 
     classes: tuple[str, ...]
@@ -118,8 +116,7 @@ class WrongSample:
     probability: float
 
 
-@dataclass(frozen=True)
-class WrongSamples:
+class WrongSamples(NamedTuple):
     """The wrong samples that the model was most sure of, of all `found` among the first `searched` of the split."""
 
     shown: tuple[WrongSample, ...]
@@ -127,8 +124,7 @@ class WrongSamples:
     searched: int
 
 
-@dataclass(frozen=True)
-class Dataset:
+class Dataset(NamedTuple):
     """A prepared dataset: samples by split; the classes of images; the length of samples and the vocabulary of text."""
 
     samples: dict[str, int]
@@ -137,8 +133,7 @@ class Dataset:
     vocabulary_size: int | None = None
 
 
-@dataclass(frozen=True)
-class JobResults:
+class JobResults(NamedTuple):
     """The results in one job's outputs, and notes on files that could not be read."""
 
     metrics: Metrics | None = None
@@ -149,7 +144,7 @@ class JobResults:
     wrong_samples: WrongSamples | None = None
     speeds: tuple[float, ...] | None = None
     """Samples a second of the candidates that were compared and fit into memory, in ascending order."""
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
 
 
 def read_job_results(output_folders: Mapping[str, Path]) -> JobResults:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 _MOST_OF_A_GPU = 0.25
 """The share of a GPU's memory that a whole gradient may take. Beside it there are weights, optimizer state and
@@ -19,8 +19,7 @@ def sums_every_micro_batch(gradient_sync: str, whole_gradient_bytes: float, gpu_
     return gradient_sync == "every"
 
 
-@dataclass(frozen=True)
-class BatchArithmetic:
+class BatchArithmetic(NamedTuple):
     """The four numbers, of which three decide the fourth."""
 
     global_batch_size: int

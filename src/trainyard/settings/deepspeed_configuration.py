@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from trainyard.settings.step_fields import StepField
@@ -115,8 +114,7 @@ _SCHEDULER_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
 """The same of its schedules. Source: DeepSpeed 0.19.8, deepspeed/runtime/lr_schedules.py."""
 
 
-@dataclass(frozen=True)
-class ConfiguredSetting:
+class ConfiguredSetting(NamedTuple):
     """A setting of the step that the configuration gives. It counts where the step is not given another."""
 
     name: str

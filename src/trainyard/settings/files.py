@@ -88,11 +88,11 @@ def _walk(
     for entry in ordered:
         name = prefix + entry.name
         if entry.is_file():
-            yield Path(entry.path), name
+            yield folder / entry.name, name
         elif entry.is_dir() and enters(name):
             place = os.path.realpath(entry.path) if entry.is_symlink() else os.path.join(above[-1], entry.name)
             if place not in above:
-                yield from _walk(Path(entry.path), name + "/", (*above, place), enters)
+                yield from _walk(folder / entry.name, name + "/", (*above, place), enters)
 
 
 def is_file_within(file: Path, folder: Path) -> bool:

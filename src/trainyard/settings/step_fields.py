@@ -10,17 +10,17 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-import re
-import textwrap
 import types
 import typing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from trainyard.settings.regex import regex
+
 Kind = Literal["parameter", "input", "output"]
 
-_SENTENCE_END = re.compile(r"(?<=\.)\s+(?=[A-Z0-9`])")
+_SENTENCE_END = regex(r"(?<=\.)\s+(?=[A-Z0-9`])")
 _CLAUSE_ENDS = (": ", "; ", " (", ", ")
 _SUMMARY_LENGTH = 91
 
@@ -79,6 +79,8 @@ class StepField:
             clause, found, _ = sentence.partition(end)
             if found and len(clause) < _SUMMARY_LENGTH:
                 return f"{clause}."
+        import textwrap  # linting a pipeline does without it
+
         return textwrap.shorten(sentence, _SUMMARY_LENGTH, placeholder=" …")
 
 
@@ -127,8 +129,10 @@ def same_field(of: type, name: str) -> Any:
     return dataclasses.field(default=field.default, metadata=field.metadata)
 
 
-def describe_field(field: dataclasses.Field[Any], hint: Any, description: str) -> StepField:
-    """Describe one field, given its type and the documentation beneath it.
+def describe_field(
+    field: dataclasses.Field[Any], hint: Any, description: str, declared_at: tuple[Path, int] | None = None
+) -> StepField:
+    """Describe one field, given its type, the documentation beneath it, and where it is declared.
 
     Raises `AssertionError` for a type that Azure ML has no word for: a mistake of whoever writes a step.
     """
@@ -151,6 +155,7 @@ def describe_field(field: dataclasses.Field[Any], hint: Any, description: str) -
         default=default,
         required=default is None and not optional,
         optional=optional,
+        declared_at=declared_at,
         **declared,
     )
 

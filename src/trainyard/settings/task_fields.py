@@ -11,7 +11,6 @@ import ast
 import inspect
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -74,7 +73,7 @@ def _class_names(module_name: str, table_name: str) -> dict[str, str]:
     table = next(filter(None, (_assigned(statement, table_name) for statement in module.tree.body)))
     assert isinstance(table, ast.Dict)
     return {
-        ast.literal_eval(key): ast.unparse(value) for key, value in zip(table.keys, table.values, strict=True) if key
+        ast.literal_eval(key): _last_name(value) for key, value in zip(table.keys, table.values, strict=True) if key
     }
 
 
@@ -157,8 +156,7 @@ def fields_with_task(
     return own, added
 
 
-@dataclass(frozen=True)
-class _Module:
+class _Module(NamedTuple):
     name: str
     file: Path
     tree: ast.Module
@@ -241,9 +239,7 @@ class _Sources:
 
     def _same_field(self, module: _Module, value: ast.expr | None) -> StepField | None:
         """The field of another class that `same_field(Class, "name")` declares again."""
-        if not (
-            isinstance(value, ast.Call) and ast.unparse(value.func) == same_field.__name__ and len(value.args) == 2
-        ):
+        if not (isinstance(value, ast.Call) and _last_name(value.func) == same_field.__name__ and len(value.args) == 2):
             return None
         owner = self._class_of(module, value.args[0])
         return None if owner is None else self.fields_of(owner).get(_literal(module, value.args[1]))
@@ -347,9 +343,14 @@ def _assigned(statement: ast.stmt, name: str) -> ast.expr | None:
     return None
 
 
+def _last_name(expression: ast.expr) -> str:
+    """`c` of `c` and of `a.b.c`; empty for anything else."""
+    return str(getattr(expression, "attr", getattr(expression, "id", "")))
+
+
 def _read_field(module: _Module, statement: ast.AnnAssign, name: str, description: str) -> StepField:
     call = statement.value
-    make = _MAKERS.get(ast.unparse(call.func).rpartition(".")[2]) if isinstance(call, ast.Call) else None
+    make = _MAKERS.get(_last_name(call.func)) if isinstance(call, ast.Call) else None
     if make is None:
         raise _unreadable(module, statement, f"declare {name} with one of {', '.join(_MAKERS)}")
     assert isinstance(call, ast.Call)
@@ -362,12 +363,14 @@ def _read_field(module: _Module, statement: ast.AnnAssign, name: str, descriptio
     except TypeError as mistake:
         raise _unreadable(module, statement, str(mistake)) from None
     field.name = name
-    return replace(describe_field(field, hint, description), declared_at=(module.file, statement.lineno))
+    return describe_field(field, hint, description, (module.file, statement.lineno))
 
 
 def _read_annotation(module: _Module, annotation: ast.expr) -> Any:
     """The type of a setting, or that type or None."""
-    text = str(annotation.value) if isinstance(annotation, ast.Constant) else ast.unparse(annotation)
+    text = getattr(annotation, "id", None) or ast.unparse(annotation)
+    if isinstance(annotation, ast.Constant):
+        text = str(annotation.value)
     words = [word.strip() for word in text.removeprefix("Optional[").removesuffix("]").split("|")]
     optional = "None" in words or text.startswith("Optional[")
     kinds = [word for word in words if word != "None"]

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
+from trainyard.settings.regex import regex
 from trainyard.settings.step_fields import StepField
 from trainyard.settings.suggestions import closest
 
@@ -27,8 +27,8 @@ SettingValue = str | int | float | bool
 _TRUE_WORDS = frozenset({"true", "yes", "on", "1"})
 _FALSE_WORDS = frozenset({"false", "no", "off", "0"})
 _JSON_WORDS = {"": None, "~": None, "null": None, "true": True, "false": False}
-_INTEGER = re.compile(r"[-+]?[0-9]+")
-_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+_INTEGER = regex(r"[-+]?[0-9]+")
+_FLOAT = regex(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _EXPECTED = {"integer": "a whole number", "number": "a number", "boolean": "true or false", "string": "text"}
 _EXPECTED_CANDIDATE = "expected 'config=NAME micro_batch_size=N activation_checkpointing=true|false'"
 

@@ -30,7 +30,7 @@ class Compute(NamedTuple):
     span: Span | None = None
 
 
-@dataclass
+@dataclass(eq=False)
 class Computes:
     """The clusters that are known where a file uses one; each file is read once.
 

@@ -9,7 +9,6 @@ from typing import ClassVar
 from trainyard.spec.model import Distribution, DistributionType, ProcessCounts
 
 
-@dataclass(frozen=True)
 class PyTorch(Distribution):
     """`torch.distributed`: each process knows its rank by RANK, and where all meet by MASTER_ADDR and MASTER_PORT."""
 
@@ -19,14 +18,12 @@ class PyTorch(Distribution):
     )
 
 
-@dataclass(frozen=True)
 class Mpi(Distribution):
     """Open MPI: `mpirun` starts the ranks."""
 
     type: ClassVar[DistributionType] = "mpi"
 
 
-@dataclass(frozen=True)
 class TensorFlow(Distribution):
     """TensorFlow: TF_CONFIG names all workers and parameter servers, each at a port of its own.
 

@@ -178,7 +178,7 @@ _NO_ENTRIES: dict[str, Entry] = {}
 _NO_ITEMS: list[Node] = []
 
 
-@dataclass
+@dataclass(eq=False)
 class Document:
     """A YAML file as it was read. `problems` are what it can be read in spite of: duplicate keys, unknown tags.
 

@@ -291,8 +291,7 @@ def _resource_by_keys(root: Node) -> Kind | None:
 
 # Azure ML's, and nothing that runs or describes a job: `pipelineComponentBatchDeployment` is not a pipeline component.
 _OTHER_RESOURCES = regex(
-    "deployment|endpoint|workspace|registry|connection|datastore|hub|project|feature|package|subscription",
-    re.IGNORECASE,
+    "deployment|endpoint|workspace|registry|connection|datastore|hub|project|feature|package|subscription"
 )
 # The components of Azure ML's first SDK: `type: CommandComponent`, with a form of their own.
 _EARLIER_COMPONENT = regex("[A-Z][A-Za-z]+Component(?:@.*)?")
@@ -301,7 +300,7 @@ _EARLIER_COMPONENT = regex("[A-Z][A-Za-z]+Component(?:@.*)?")
 def is_other_resource(root: Node) -> bool:
     """Whether a document is a connection, a deployment without its type or similar, which is not checked."""
     match = _SCHEMA_NAME.search(root.text_of("$schema"))
-    if match is not None and _OTHER_RESOURCES.search(match[1]):
+    if match is not None and _OTHER_RESOURCES.search(match[1].lower()):
         return True
     if _EARLIER_COMPONENT.fullmatch(root.text_of("type")):
         return True

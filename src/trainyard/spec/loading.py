@@ -11,7 +11,7 @@ from trainyard.spec.documents import Document
 from trainyard.spec.file_kinds import KIND_NAMES, Kind, is_other_resource, kind_of
 from trainyard.spec.findings import DocumentStore, Findings
 from trainyard.spec.model import Component, Pipeline
-from trainyard.spec.parsed import DATA_NOT_FOUND, NOT_SEEN_OFFLINE, Reading
+from trainyard.spec.parsed import DATA_NOT_FOUND, NOT_SEEN_OFFLINE, Parsed, Reading
 from trainyard.spec.pipelines import ComponentCache, read_pipeline, read_standalone_job
 from trainyard.spec.ports import RUN_OUTPUT_NOT_FOUND
 from trainyard.spec.rules import (
@@ -98,7 +98,7 @@ def _open(file: Path, readable: tuple[Kind, ...], wanted: Kind, store: DocumentS
     if is_other or (kind is not None and kind not in readable):
         findings.diagnostics.append(_wrong_kind(document, kind, wanted))
         raise SpecError(findings.diagnostics)
-    return Reading(document, store, findings)
+    return Reading(document, store, findings, Parsed())
 
 
 def _wrong_kind(document: Document, found: Kind | None, wanted: Kind) -> Diagnostic:

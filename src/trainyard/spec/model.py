@@ -7,8 +7,9 @@ are in it as they were written; `spec.resolution` follows them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import ClassVar, Literal, NamedTuple
 
 from trainyard.spec.diagnostic import Related, Span
@@ -146,8 +147,7 @@ class Resources(NamedTuple):
     docker_args: Value | None = None
 
 
-@dataclass(frozen=True)
-class Sweep:
+class Sweep(NamedTuple):
     """How a sweep searches: what it draws for each input, in which way, for which metric, and when it ends.
 
     The values of `search_space` are mappings as written (`{type: choice, values: […]}`). `trial` is what each trial
@@ -166,8 +166,7 @@ class Sweep:
     trial_timeout_seconds: int | None = None
 
 
-@dataclass(frozen=True)
-class Parallel:
+class Parallel(NamedTuple):
     """How a parallel job divides its input into mini-batches, and when it gives up.
 
     The component's `command` is what the script is called with. Of the thresholds, -1 allows any number of failures.
@@ -185,8 +184,7 @@ class Parallel:
     max_concurrency_per_instance: Value | None
 
 
-@dataclass(frozen=True)
-class Spark:
+class Spark(NamedTuple):
     """What a Spark job submits. The component's `command` is what the script is called with."""
 
     entry_file: str
@@ -261,8 +259,7 @@ def code_of(component: AnyComponent | None) -> Component | None:
     return component if isinstance(component, Component) else None
 
 
-@dataclass(frozen=True)
-class Job:
+class Job(NamedTuple):
     """A node of a pipeline: one use of a component, with what its ports are bound to. `node` is its YAML.
 
     `component` is None if it is not readable offline; `reference` names it where it is kept in Azure ML. `inputs` hold
@@ -275,11 +272,11 @@ class Job:
     key_span: Span
     node: Node
     component: AnyComponent | None
-    inputs: dict[str, Value] = field(default_factory=dict)
-    outputs: dict[str, Value] = field(default_factory=dict)
+    inputs: Mapping[str, Value] = MappingProxyType({})
+    outputs: Mapping[str, Value] = MappingProxyType({})
     distribution: Distribution | None = None
     resources: Resources | None = None
-    environment_variables: dict[str, Value] = field(default_factory=dict)
+    environment_variables: Mapping[str, Value] = MappingProxyType({})
     compute: Value | None = None
     display_name: str = ""
     timeout_seconds: Value | None = None

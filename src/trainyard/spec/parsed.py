@@ -103,7 +103,7 @@ NOT_SEEN_OFFLINE = Rule("AML901", "not-seen-offline", "error", local_run_only=Tr
 _FILE_PREFIX = "file:"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ParsedCommand:
     """A command with its context: a component, a job with its own command, or the trial of a sweep."""
 
@@ -141,7 +141,7 @@ class ParsedPipeline(NamedTuple):
     reading: Reading
 
 
-@dataclass
+@dataclass(eq=False)
 class Parsed:
     """Everything that one reading parsed, in reading order; the contents of each file once."""
 
@@ -151,14 +151,13 @@ class Parsed:
     """The settings files of jobs, each with the files of the pipelines that use it."""
 
 
-@dataclass(frozen=True)
-class Reading:
+class Reading(NamedTuple):
     """One file being read: its document, the store of other files, where findings and parsed parts go."""
 
     document: Document
     store: DocumentStore
     findings: Findings
-    parsed: Parsed = field(default_factory=Parsed)
+    parsed: Parsed
 
     @property
     def file(self) -> Path:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 from trainyard.settings.regex import regex
@@ -208,9 +207,8 @@ def read_standalone_job(node: Node, reading: Reading, cache: ComponentCache) -> 
     trial = node.get("trial")
     if trial is not None and trial.is_mapping:
         # Unlike a component's, which Azure ML drops, those of a sweep job's own trial are sent.
-        job = replace(job, environment_variables=_environment_variables(trial, findings))
-    job = replace(
-        job,
+        job = job._replace(environment_variables=_environment_variables(trial, findings))
+    job = job._replace(
         inputs={name: _bound_to("inputs", port) for name, port in inputs.items()},
         outputs={name: _bound_to("outputs", port) for name, port in outputs.items()},
     )
@@ -335,10 +333,10 @@ def _read_job(name: str, key: Node, node: Node, reading: Reading, cache: Compone
     code = code_of(job.component)
     # The timeout of a sweep bounds all of its trials, and is in the sweep.
     if code is None or code.task is None:
-        job = replace(job, timeout_seconds=findings.whole_number(node, "limits", "timeout", least=1))
+        job = job._replace(timeout_seconds=findings.whole_number(node, "limits", "timeout", least=1))
     # What is written in a job has its distribution and resources there.
     if code is not None and not job.has_own_code:
-        job = replace(job, distribution=read_distribution(node, reading), resources=read_resources(node, reading))
+        job = job._replace(distribution=read_distribution(node, reading), resources=read_resources(node, reading))
     return job
 
 

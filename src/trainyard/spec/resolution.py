@@ -8,7 +8,6 @@ values here and nowhere else.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from functools import cached_property
 from itertools import chain, islice
 from types import MappingProxyType
@@ -254,7 +253,7 @@ class JobUse:
         resolved = resolved if port is None else self._body.typed(resolved, port, value)
         own_type = _type_of(self.job.inputs.get(name))
         if own_type and isinstance(resolved, Known) and isinstance(resolved.value, DataPath):
-            return resolved._replace(value=replace(resolved.value, type=own_type))
+            return resolved._replace(value=resolved.value._replace(type=own_type))
         return resolved
 
     def input_mode(self, name: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from trainyard.errors import UsageError
@@ -15,8 +14,7 @@ from trainyard.spec.rule import Rule
 from trainyard.spec.set_arguments import COMMAND_LINE, several_in_one
 
 
-@dataclass(frozen=True)
-class DataPath:
+class DataPath(NamedTuple):
     """Data that a job reads: a local path or an address, as it was written.
 
     `type` is what the job's or the pipeline's input declares, which Azure ML goes by where the component's port has
@@ -27,16 +25,14 @@ class DataPath:
     type: str = ""
 
 
-@dataclass(frozen=True)
-class JobOutput:
+class JobOutput(NamedTuple):
     """What a job writes: the job's dotted name and the output's."""
 
     job: str
     port: str
 
 
-@dataclass(frozen=True)
-class PipelineOutput:
+class PipelineOutput(NamedTuple):
     """Where a job's output goes that is bound to an output of the pipeline."""
 
     name: str

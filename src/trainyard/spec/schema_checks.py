@@ -104,13 +104,10 @@ def check_schema(document: Document, kind: Kind) -> Iterator[Diagnostic]:
     has_rare_job = _RARE_JOBS.search(document.text) is not None
     names = _COMPILED_TOGETHER if name in _COMPILED_TOGETHER else (name,)
     validator, schema = _validator(names, is_whole=has_rare_job)
-    for error in validator.iter_errors({name: _as_json(document)}):
+    # Infinities and NaN, which are numbers to Azure ML, become 0: JSON has none.
+    data = document.data if document.is_finite else _finite(document.data)
+    for error in validator.iter_errors({name: data}):
         yield from _translate(error, document, kind, schema)
-
-
-def _as_json(document: Document) -> Any:
-    """Return a document's data as valid JSON: infinities and NaN, which are numbers to Azure ML, become 0."""
-    return document.data if document.is_finite else _finite(document.data)
 
 
 def _finite(data: Any) -> Any:

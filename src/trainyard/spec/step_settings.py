@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from types import MappingProxyType
+from typing import Literal, NamedTuple
 
 from trainyard.settings.step_fields import StepField
 from trainyard.settings.task_fields import TaskError, built_in_step_fields, task_fields
@@ -96,13 +96,12 @@ _DEEPSPEED = "deepspeed_config"
 Origin = Literal["overrides", "command", "file", "deepspeed", "default"]
 
 
-@dataclass(frozen=True)
-class WrittenSettings:
+class WrittenSettings(NamedTuple):
     """The keys of a settings file, or of overrides, with where each is written. `entries` are the YAML itself."""
 
     document: Document
     place: Span
-    entries: Mapping[str, Entry] = field(default_factory=dict)
+    entries: Mapping[str, Entry] = MappingProxyType({})
     outer: tuple[Document, Node] | None = None
     """The text in another document that overrides are written as."""
 

@@ -166,12 +166,13 @@ print(sys.argv)
 def _unused_input(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
     calls = context.calls_of(command)
     if calls and not any(called.file is None or context.reads_variables(called.file) for called in calls):
+        unused = list(_unused_ports(command, "inputs", UNUSED_INPUT))
         ordering = {
             port.key_span
-            for port in command.component.inputs.values()
+            for port in (command.component.inputs.values() if unused else ())
             if not port.is_parameter and only_orders(port.name, port.description or "")
         }
-        found = [each for each in _unused_ports(command, "inputs", UNUSED_INPUT) if each.span not in ordering]
+        found = [each for each in unused if each.span not in ordering]
         yield from _as_one(found) if len(found) >= _MANY else (_as_note(each, command, context) for each in found)
 
 

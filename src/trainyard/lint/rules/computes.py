@@ -77,7 +77,7 @@ def _form(node: Node) -> Iterator[Diagnostic]:
         right = f"azureml:{node.text[misspelt.end() :].lstrip(':')}"
         yield COMPUTE_FORM.at(node.span, f"'{shorten(node.text)}' is not a compute", f"Did you mean '{right}'?")
         return
-    if _VM_SIZE.fullmatch(node.text) is not None:
+    if "standard_" in node.text.lower() and _VM_SIZE.fullmatch(node.text) is not None:
         message = f"'{shorten(node.text)}' is a VM size, and a compute has a name of its own"
         yield COMPUTE_FORM.at(node.span, message, "Name a cluster, or write `resources: {instance_type: …}`.")
         return
@@ -142,10 +142,12 @@ size: Standard_ND96asr_v4
 def _typo(node: Node | None, file: Path, context: LintContext) -> Iterator[Diagnostic]:
     if node is None or not _is_reference(node) or not _COMPUTE_NAME.fullmatch(node.text):
         return
-    known, name = context.computes.names(file), node.text.removeprefix("azureml:")
+    if context.computes.find(node.text, file) is not None:
+        return
+    name = node.text.removeprefix("azureml:")
     # `cpu-cluster` is not `gpu-cluster` misspelt.
-    same_kind = [other for other in known if _DEVICE.findall(other) == _DEVICE.findall(name)]
-    meant = misspelt_name(name, same_kind) if name not in known else None
+    same_kind = [each for each in context.computes.names(file) if _DEVICE.findall(each) == _DEVICE.findall(name)]
+    meant = misspelt_name(name, same_kind)
     if meant is not None:
         message = f"the project's compute files have no '{name}'"
         yield UNKNOWN_COMPUTE.at(node.span, message, f"Did you mean 'azureml:{meant}'?")

@@ -72,6 +72,8 @@ def _data_path(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
 
 def _wrong_address(text: str) -> tuple[str, str] | None:
     """What is wrong with an address, and what to write; None if nothing is."""
+    if text.startswith("azureml://"):
+        return None
     scheme = _SCHEME.match(text)
     meant = _meant_scheme(scheme[1]) if scheme is not None else None
     if meant is not None and scheme is not None:

@@ -203,14 +203,11 @@ def _shuffle_beside_sampler(script: _Script) -> Iterator[Diagnostic]:
         values = [sampler]
         if isinstance(sampler, ast.Name) and sampler.id not in parameters:
             values = script.syntax.assigned.get(sampler.id, values)
-        if all(_is_sampler(value, script.syntax) for value in values):
+        called = [dotted(value.func, script.syntax.imported) if isinstance(value, ast.Call) else "" for value in values]
+        if all(name.endswith("Sampler") for name in called):
             message = f"{script.called.name} gives a DataLoader both a sampler and shuffle=True: PyTorch refuses"
             hint = "Leave out shuffle: a DistributedSampler shuffles."
             yield script.found(SHUFFLE_BESIDE_SAMPLER, call, message, hint, "the DataLoader is made here")
-
-
-def _is_sampler(value: ast.expr, syntax: Syntax) -> bool:
-    return isinstance(value, ast.Call) and dotted(value.func, syntax.imported).endswith("Sampler")
 
 
 ONE_GPU_FOR_ALL = Rule("AML633", "one-gpu-for-all", "error").explained(

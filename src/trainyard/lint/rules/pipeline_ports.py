@@ -99,8 +99,11 @@ def _text_for_binding(pipeline: ParsedPipeline, context: LintContext) -> Iterato
             if declared is not None and declared.is_parameter and declared.type != "string":
                 continue
             node = entry.value.get("path") if entry.value.is_mapping else entry.value
-            match = _TEXT_FOR_BINDING.fullmatch(node.text.strip()) if node is not None and node.is_text else None
-            if node is not None and match is not None and "${{" not in node.text:
+            # `inputs.`, `jobs.` or `outputs.`
+            if node is None or not node.is_text or "${{" in node.text or "s." not in node.text:
+                continue
+            match = _TEXT_FOR_BINDING.fullmatch(node.text.strip())
+            if match is not None:
                 right = f"${{{{{match[1] or 'parent.' + match[2]}}}}}"
                 message = f"'{node.text.strip()}' is a string, not a binding"
                 yield TEXT_FOR_BINDING.at(node.span, message, f"Write {right}.", replacement=right)

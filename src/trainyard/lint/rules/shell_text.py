@@ -183,7 +183,8 @@ command: ‹curl -sSL https://example.com/setup.sh | bash⇒bash setup.sh› && 
 
 @check("command")
 def _fetched_script(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
-    for match in _FETCHED.finditer(command.text):
+    is_fetching = "curl" in command.text or "wget" in command.text
+    for match in _FETCHED.finditer(command.text) if is_fetching else ():
         message = "this runs whatever is at that address"
         yield FETCHED_SCRIPT.at(command.span(*match.span()), message, "Put the script into the image or the code.")
 
@@ -416,7 +417,7 @@ def _shell_syntax(command: ParsedCommand, context: LintContext) -> Iterator[Diag
         at = next(group for group in (1, *range(2, len(operator.groups()) + 1)) if operator[group] is not None)
         message = f"there is no command on one side of this {operator[at]}"
         yield SHELL_SYNTAX.at(command.span(*operator.span(at)), message, "Remove it.")
-    strange = _WORD_PROCESSOR.search(bare)
+    strange = None if bare.isascii() else _WORD_PROCESSOR.search(bare)
     if strange is not None and not _is_printed(command.text, strange.start()):
         what = _NAMES.get(strange[0], f"the typographic quote {strange[0]}")
         message = f"{what} is a letter to the shell, and becomes part of the word"

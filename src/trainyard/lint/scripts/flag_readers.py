@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 
 from trainyard.lint.scripts.flags import NUMBERS, UNDECIDABLE, Flag, Found, ScriptFlags, help_flags
@@ -59,8 +58,8 @@ def with_task_flags(flags: ScriptFlags, task: str | None) -> ScriptFlags:
     except (TaskError, OSError):
         fields = None
     if fields is None:
-        return replace(flags, takes_others=True)
-    return replace(flags, flags={**flags.flags, **_by_flag(fields)})
+        return flags._replace(takes_others=True)
+    return flags._replace(flags={**flags.flags, **_by_flag(fields)})
 
 
 def _by_flag(fields: tuple[StepField, ...]) -> dict[str, Flag]:

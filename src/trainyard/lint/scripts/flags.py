@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 from trainyard.lint.scripts.syntax import constant, keyword
@@ -32,18 +32,17 @@ class Flag(NamedTuple):
     """Whether its type is Python's `bool`, to which every text but an empty one is true."""
 
 
-@dataclass(frozen=True)
-class ScriptFlags:
+class ScriptFlags(NamedTuple):
     """All flags of a script. `takes_others`: it leaves unknown flags alone. `abbreviates`: `--epo` is `--epochs`.
 
     `takes_words`: words without a flag may stand among them. `commands`: the flags of each sub-command, by its name.
     """
 
-    flags: Mapping[str, Flag] = field(default_factory=dict)
+    flags: Mapping[str, Flag] = MappingProxyType({})
     takes_others: bool = False
     abbreviates: bool = False
     takes_words: bool = True
-    commands: Mapping[str, ScriptFlags] = field(default_factory=dict)
+    commands: Mapping[str, ScriptFlags] = MappingProxyType({})
     needs_command: bool = False
     task_folder: Path | None = None
     """Where the modules of users' own tasks lie, for a step whose `--task` decides what other flags it takes."""

@@ -315,7 +315,7 @@ def _build_observer(
     parameter_count, versions = engine.parameter_count, installed_versions()
     record = settings_record(request.step_name, request.used, request.batch, parameter_count, versions)
     starts_over = settings.resume == "never" and progress.step == 0
-    parameters = request.used.for_mlflow() | dataclasses.asdict(request.batch)
+    parameters = request.used.for_mlflow() | request.batch._asdict()
     recorder.begin(progress.step, record, parameters, starts_over=starts_over)
     sample_record = profiler = None
     if settings.record_samples is not None:

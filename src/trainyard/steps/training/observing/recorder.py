@@ -3,7 +3,6 @@ for, which samples it took."""
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import json
 import math
@@ -45,7 +44,7 @@ def settings_record(
         "step": step,
         "settings": {name: str(value) if isinstance(value, Path) else value for name, value in settings.items()},
         "origins": used.origins(),
-        **dataclasses.asdict(batch),
+        **batch._asdict(),
         "model_parameters": parameters,
         "versions": versions,
     }

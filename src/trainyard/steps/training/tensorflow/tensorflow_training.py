@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import os
 import time
@@ -170,7 +169,7 @@ def _build(
     opened.callback(recorder.close)
     record = settings_record("train_tensorflow", used, batch, parameters, python_and_packages(_PACKAGES))
     starts_over = settings.resume == "never" and progress.step == 0
-    recorder.begin(progress.step, record, used.for_mlflow() | dataclasses.asdict(batch), starts_over=starts_over)
+    recorder.begin(progress.step, record, used.for_mlflow() | batch._asdict(), starts_over=starts_over)
     run = TensorFlowRun(
         settings=settings,
         tasks=tasks,
