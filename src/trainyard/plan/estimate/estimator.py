@@ -9,8 +9,7 @@ from trainyard.errors import UsageError
 from trainyard.plan.estimate.compute import efficiency_curves, model_flops
 from trainyard.plan.estimate.memory import Memory, main_memory_bytes, memory_of
 from trainyard.plan.estimate.money import Money, WholeTraining, money_of, usd_per_billion, whole_training_of
-from trainyard.plan.estimate.offload import with_offload
-from trainyard.plan.estimate.step_time import StepTime, samples_per_second_per_gpu, step_time_of
+from trainyard.plan.estimate.step_time import StepTime, samples_per_second_per_gpu, step_time_of, with_offload
 from trainyard.plan.estimate.training import TrainingShape
 
 SCALING_NODES = tuple(2**power for power in range(11))

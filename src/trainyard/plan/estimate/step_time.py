@@ -1,13 +1,14 @@
-"""How long one optimizer step takes: what a GPU computes, and what of the exchange between GPUs it does not hide.
+"""How long one optimizer step takes: what a GPU computes, what of exchange and copies it does not hide, and offload.
 
 Collectives are rings over NVLink and the network, and hierarchies of rings.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trainyard.plan.estimate.compute import Efficiency, compute_of
+from trainyard.plan.estimate.memory import memory_of
 from trainyard.plan.estimate.training import Machines, TrainingShape
 
 LINK_EFFICIENCY = 0.8
@@ -24,6 +25,13 @@ NETWORK_LATENCY = 14.0e-6
 OVERLAP = 0.5
 """The share of the shorter of computing and exchanging that runs beside the longer. Both at once slow each other down,
 since NCCL's kernels take multiprocessors and memory from the products beside them; stated, not fitted."""
+
+_CPU_ADAM_SECONDS = 0.257e-9 * 96
+"""For each parameter, on one vCPU: DeepSpeed's vectorized CPU-Adam takes 2.57 s for 10 billion on the 96 of a DGX-2
+(quoted from Ren et al. 2021, ZeRO-Offload, arXiv:2101.06840, table 4; not verified). Torch's is vectorized alike."""
+
+_VCPUS_PER_GPU = 12
+"""Where no Azure size is named: those of the ND sizes with 8 GPUs."""
 
 
 @dataclass(frozen=True)
@@ -177,3 +185,29 @@ def between_replicas_seconds(size: float, replica: Machines, machines: Machines)
     ring = (replicas - 1) * latency + (replicas - 1) / replicas * sent
     trees = 2 * (replicas - 1).bit_length() * latency + sent
     return BASE_LATENCY + min(ring, trees)
+
+
+def with_offload(time: StepTime, training: TrainingShape) -> StepTime:
+    """Return a step's time with what is not hidden of its copies, and with the time of its offloaded optimizer.
+
+    In each micro-batch activations go to main memory and back, gradients go there, and offloaded parameters come from
+    there for each pass; other parameters come back once they are updated. As of other exchange, a share is hidden.
+    """
+    machines, size = training.machines, training.bytes_per_value
+    value = size if training.is_deepspeed or training.precision == "bf16-true" else 4
+    updated = training.trained_parameters / training.shards
+    moved, moved_back = 0.0, 0.0
+    if training.offload_activations:
+        moved += 2 * memory_of(replace(training, offload_activations=False)).activations
+    if training.offload_optimizer:
+        moved += value * updated
+        moved_back = 0.0 if training.offload_parameters else value * updated
+        vcpus = machines.sku.vcpus if machines.sku else _VCPUS_PER_GPU * machines.gpus_per_node
+        time = replace(time, optimizer=updated * machines.gpus_per_node * _CPU_ADAM_SECONDS / vcpus)
+    if training.offload_parameters:
+        frozen = training.architecture.parameters if training.adapters else 0
+        moved += (2 if training.reshard_after_forward else 1) * value * (updated + frozen / training.shards)
+    rate = machines.gpu.host_gbyte_per_second * 1e9 * LINK_EFFICIENCY
+    steps, copying = training.accumulation_steps, moved / rate
+    hidden = OVERLAP * min(copying, (time.forward + time.backward) / steps)
+    return replace(time, copies=steps * (copying - hidden) + moved_back / rate)
