@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 
 from trainyard.catalogue.skus import all_skus, find_sku
-from trainyard.catalogue.tables import as_json, one_in_full, overview
+from trainyard.cli.skus import as_json, one_in_full, overview
 
 
 def test_the_overview_has_a_line_for_every_machine() -> None:
