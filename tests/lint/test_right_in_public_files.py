@@ -421,3 +421,72 @@ def test_a_text_is_the_path_of_a_component_s_data(tmp_path: Path, value: str, ex
     )
     step = f"{{component: ./clean.yml, compute: azureml:c, inputs: {{raw: {value}}}}}"
     assert rules(tmp_path, f"type: pipeline\njobs:\n  clean: {step}\n") == expected
+
+
+def test_an_output_that_is_set_to_a_text_is_one_finding(tmp_path: Path) -> None:
+    ports = 'outputs: {clean: "${{parent.outputs.clean}}"}, environment: azureml:e:1, compute: azureml:c'
+    job = f'{{command: "prepare ${{{{outputs.clean}}}}", {ports}}}'
+    assert rules(tmp_path, f"type: pipeline\noutputs: {{clean: uri_file}}\njobs:\n  prepare: {job}\n") == ["AML103"]
+    assert rules(tmp_path, JOB + "command: train ${{outputs.model}}\noutputs: {model: mlflow_model}\n") == ["AML103"]
+
+
+@pytest.mark.parametrize(
+    ("after", "expected"),
+    [
+        ("print(args.lr)", ["AML515"]),
+        ("join(args)\nprint(args.lr)", []),
+        ("args.lr = 0.1\nprint(args.lr)", []),
+        ("args.__setattr__('lr', 0.1)\nprint(args.lr)", []),
+        ("print(args._get_kwargs())", []),
+        ("print(args)\nif hasattr(args, 'lr'):\n    print(args.lr)", []),
+    ],
+    ids=[
+        "nothing adds it",
+        "another module may",
+        "it is set",
+        "it is set as an attribute",
+        "a method",
+        "it is asked for",
+    ],
+)
+def test_arguments_may_be_added_to_what_was_parsed(tmp_path: Path, after: str, expected: list[str]) -> None:
+    parser = (
+        "import argparse\nfrom mine import join\n\nparser = argparse.ArgumentParser()\nparser.add_argument('--rate')\n"
+    )
+    (tmp_path / "mine.py").write_text("def join(args):\n    args.lr = 0.1\n")
+    (tmp_path / "train.py").write_text(f"{parser}args = parser.parse_args()\n{after}\n")
+    assert rules(tmp_path, JOB + "code: .\ncommand: python train.py --rate 3\n") == expected
+
+
+@pytest.mark.parametrize(
+    ("params", "flags", "expected"),
+    [
+        ('{"lr": 1e-3, "eps": 1e-8, "weight_decay": 3e-7}', "", []),
+        ('{"lr": "auto", "eps": "auto"}', "--learning_rate 1e-3", []),
+        ('{"lr": 1e-3, "eps": 1e-8}', "--learning_rate 0.001 --adam_epsilon 1e-08", []),
+        ('{"lr": 1e-3, "eps": 1e-8}', "--learning_rate 2e-3", ["AML710"]),
+        ('{"lr": 1e-3}', "--learning_rate $RATE", []),
+        ('{"lr": "1e-3"}', "", ["AML708"]),
+    ],
+    ids=["without a dot", "filled in", "the same", "another", "a variable", "in quotes"],
+)
+def test_numbers_of_json_may_lack_a_dot(tmp_path: Path, params: str, flags: str, expected: list[str]) -> None:
+    trainer = "from transformers import HfArgumentParser, TrainingArguments\n\nHfArgumentParser(TrainingArguments)\n"
+    (tmp_path / "train.py").write_text(trainer)
+    (tmp_path / "ds.json").write_text(f'{{"optimizer": {{"type": "AdamW", "params": {params}}}}}')
+    command = f"command: python train.py --deepspeed ds.json {flags}\n"
+    assert rules(tmp_path, JOB + "code: .\n" + command) == expected
+
+
+@pytest.mark.parametrize("name", ["adamw", "Adam", "RMSprop", "OneBitAdam"])
+def test_optimizers_of_deepspeed_and_pytorch_are_known(tmp_path: Path, name: str) -> None:
+    (tmp_path / "train.py").write_text("print('training')\n")
+    (tmp_path / "ds.json").write_text(
+        f'{{"optimizer": {{"type": "{name}"}}, "scheduler": {{"type": "CosineAnnealingLR"}}}}'
+    )
+    assert rules(tmp_path, JOB + "code: .\ncommand: python train.py --deepspeed_config ds.json\n") == []
+
+
+def test_a_misspelt_type_is_one_finding(tmp_path: Path) -> None:
+    job = "{command: train, environment: azureml:e:1, compute: azureml:c}"
+    assert rules(tmp_path, f"typ: pipeline\njobs:\n  train: {job}\n") == ["AML101"]

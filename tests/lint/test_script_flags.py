@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from trainyard.lint.linter import lint
 from trainyard.lint.scripts.flag_readers import read_flags, with_task_flags
 from trainyard.lint.scripts.flags import ScriptFlags
 
@@ -238,6 +239,35 @@ def test_dataclasses_of_hf_argument_parser(tmp_path: Path) -> None:
     "rest",
     [
         "from transformers import TrainingArguments\nHfArgumentParser((Settings, TrainingArguments))\n",
+        "import transformers\n@dataclass\nclass Arguments(transformers.TrainingArguments):\n    cache: str = ''\n"
+        "HfArgumentParser((Settings, Arguments))\n",
+    ],
+)
+def test_training_arguments_are_known_besides(tmp_path: Path, rest: str) -> None:
+    flags = flags_of(tmp_path, HUGGING_FACE + rest)
+    assert flags is not None
+    assert flags.for_trainer
+    assert "--data_folder" in flags.flags
+    assert ("--cache" in flags.flags) == ("cache" in rest)
+
+
+@pytest.mark.parametrize(
+    "flags", ["--num_train_epochs 3", "--num-train-epochs 3", "--num_train_ep 3", "--no_save_safetensors", "--no_cuda"]
+)
+def test_flags_of_training_arguments_are_silent(tmp_path: Path, flags: str) -> None:
+    script = (
+        HUGGING_FACE + "from transformers import TrainingArguments\nHfArgumentParser((Settings, TrainingArguments))\n"
+    )
+    (tmp_path / "train.py").write_text(script)
+    job = "type: command\nenvironment: azureml:e:1\ncompute: azureml:c\ncode: .\n"
+    (tmp_path / "job.yml").write_text(f"{job}command: python train.py --data_folder x {flags}\n")
+    assert lint([tmp_path / "job.yml"]).diagnostics == ()
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        "from mine import More\nHfArgumentParser((Settings, More))\n",
         "@dataclass\nclass More(Settings):\n    depth: int = 3\nHfArgumentParser(More)\n",
         "@dataclass\nclass More:\n    a: int = field(default=3, metadata={'aliases': '-d'})\nHfArgumentParser(More)\n",
         "parser = HfArgumentParser(Settings)\nparser.add_argument('--more')\n",

@@ -150,7 +150,9 @@ def _table_in(file: Path) -> dict[str, Any] | None:
 
 def _toml(file: Path) -> dict[str, Any]:
     try:
-        text = _text_of(file)
+        # Settings may be above the root; a link in a repository leads nowhere else.
+        content = read_bytes(file) if file.is_symlink() else read_regular(file, LARGEST_BYTES)
+        text = content.decode("utf-8")
     except OSError as error:
         raise WrongSettings(f"{_named(file)}: cannot be read: {(error.strerror or str(error)).lower()}") from None
     except UnicodeDecodeError:
@@ -167,12 +169,6 @@ def _toml(file: Path) -> dict[str, Any]:
         return tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise WrongSettings(f"{_named(file)}: not valid TOML: {error}") from None
-
-
-def _text_of(file: Path) -> str:
-    """Return the text of settings, which may be above the root; a link in a repository leads nowhere else."""
-    content = read_bytes(file) if file.is_symlink() else read_regular(file, LARGEST_BYTES)
-    return content.decode("utf-8")
 
 
 def _at(file: Path, content: Mapping[str, Any], *keys: str) -> dict[str, Any] | None:

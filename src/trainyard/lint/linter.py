@@ -59,7 +59,6 @@ _FEWEST_EACH = 60
 # Pipelines take longer than other files, and come last.
 _PARTS_EACH = 6
 _FIXABLE_SUFFIXES = frozenset({".yaml", ".yml", ".json"})
-_Place = tuple[Path, int, int]
 # What is checked as a whole.
 _Subject = LintedFile | ParsedCommand | ParsedPipeline
 # Why a file is read: someone asked for it, another file names it, or it is in a folder to check. What is merely in a
@@ -167,17 +166,14 @@ def _files(paths: Iterable[Path], store: DocumentStore) -> Iterator[tuple[Path, 
                 raise UnreadablePath(f"no YAML files in {path}")
             yield from ((file, False) for file in files)
         elif not absolute.exists():
-            raise UnreadablePath(_missing(path, absolute))
+            match = closest(absolute.name, names_in(absolute.parent))
+            meant = f"; did you mean '{path.parent / match}'?" if match else ""
+            raise UnreadablePath(f"no such file or folder: '{path}'{meant}")
         elif not is_yaml(absolute.name):
             script = f"; `trainyard import {path}` writes what a script submits" if path.suffix == ".py" else ""
             raise UnreadablePath(f"{path} is not a YAML file: expected a name that ends in .yaml or .yml{script}")
         else:
             yield absolute, True
-
-
-def _missing(path: Path, absolute: Path) -> str:
-    match = closest(absolute.name, names_in(absolute.parent))
-    return f"no such file or folder: '{path}'" + (f"; did you mean '{path.parent / match}'?" if match else "")
 
 
 class _Session:
@@ -192,7 +188,7 @@ class _Session:
         self._components = ComponentCache()
         self._linted: list[LintedFile] = []
         self._found_by_readers: list[Diagnostic] = []
-        self._found: dict[_Place, list[Diagnostic]] = {}
+        self._found: dict[tuple[Path, int, int], list[Diagnostic]] = {}
         self._started: set[Path] = set()
         self._sources: Sources | None = None
         self.parsed = Parsed()

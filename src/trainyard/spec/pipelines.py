@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from trainyard.settings.regex import regex
+from trainyard.settings.suggestions import is_surely
 from trainyard.spec.bindings import check_job, cycle_at, find_cycle, texts_in
 from trainyard.spec.components import read_command, read_component, read_distribution, read_resources
 from trainyard.spec.diagnostic import Related, SpecError
@@ -271,7 +272,8 @@ def _read_settings_file(path: str, reading: Reading) -> None:
 
 def _check_type(node: Node, findings: Findings) -> None:
     """Report a pipeline without a `type`: Azure ML's client reads a job without a type as a command job."""
-    if node.get("type") is None and node.entries.keys() & {"jobs", "component"}:
+    is_misspelt = any(is_surely(key, "type") for key in node.entries)
+    if node.get("type") is None and not is_misspelt and node.entries.keys() & {"jobs", "component"}:
         span = next(iter(node.entries.values())).key.span
         message = "'type' is missing: Azure ML takes this for a command job and refuses it"
         findings.add(span, MISSING_KEY, message, hint="Add `type: pipeline`.")

@@ -72,10 +72,10 @@ def job_outputs(mapping: Node | None, reading: Reading) -> dict[str, Port]:
         node = entry.value
         if node.is_mapping:
             ports[name] = _declared_port(name, entry, DEFAULT_PORT_TYPE, reading)
-        elif node.data is None or (node.is_text and "${{" in node.text):
-            ports[name] = Port(name, DEFAULT_PORT_TYPE, entry.key.span, node.span)
         else:
-            reading.findings.left_out = True
+            is_valid = node.data is None or (node.is_text and "${{" in node.text)
+            reading.findings.left_out |= not is_valid
+            ports[name] = Port(name, DEFAULT_PORT_TYPE if is_valid else UNKNOWN_TYPE, entry.key.span, node.span)
     return ports
 
 

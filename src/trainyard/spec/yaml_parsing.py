@@ -30,6 +30,7 @@ DEEPEST_NESTING = 100
 # Aliases share what they name, but every reader walks the tree they stand for.
 MOST_VALUES = 200_000
 
+_BLOCK_ABOVE = regex(r"[|>][-+]?[ \t]*\n(?:(?:[ \t][^\n]*)?\n)+\Z")
 _LINE_BREAK = regex("\r\n|[\r\n\x85\u2028\u2029]")
 # Cheap signs that nesting might be deep; only then are the parser's events counted (libyaml's composer recurses in C).
 _MANY_NESTED_ON_ONE_LINE = regex(rf"(?:[-?:][ \t]+){{{DEEPEST_NESTING}}}")
@@ -76,8 +77,10 @@ def line_starts(text: str) -> list[int]:
 
 def read_text(file: Path) -> str:
     """Return the text of a file in UTF-8. Raises SpecError for any other, and for one that cannot be read."""
+    if "\0" in str(file):
+        raise SpecError(UNREADABLE_FILE.at(Span(file), "a file name cannot contain NUL"))
     try:
-        content = _read_bytes(file)
+        content = read_bytes(file, LARGEST_FILE_BYTES)
     except TooLarge:
         raise SpecError(_too_many_bytes(file, os.stat(file).st_size)) from None
     except OSError as error:
@@ -123,12 +126,6 @@ def _refuse_unreadable(file: Path, text: str) -> None:
 def _too_many_bytes(file: Path, size_bytes: int) -> Diagnostic:
     message = f"the file has {size_bytes:,} bytes; at most {LARGEST_FILE_BYTES:,} are read"
     return TOO_LARGE.at(Span(file), message)
-
-
-def _read_bytes(file: Path) -> bytes:
-    if "\0" in str(file):
-        raise SpecError(UNREADABLE_FILE.at(Span(file), "a file name cannot contain NUL"))
-    return read_bytes(file, LARGEST_FILE_BYTES)
 
 
 def _point(file: Path, before: str) -> Span:
@@ -239,6 +236,8 @@ def _syntax_problem(file: Path, text: str, error: yaml.YAMLError) -> Diagnostic:
     related = []
     if context_mark is not None and any(part in problem for part in _TOLD_WHERE_IT_BEGINS):
         mark, context_mark = context_mark, None
+    if mark.column == 0 and _BLOCK_ABOVE.search(text, 0, mark.index):
+        hint = "Indent this line, if it belongs to the block above; a key is followed by ': '."
     if context_mark is not None and error.context and context_mark.index != mark.index:
         related.append(Related(span_at(file, context_mark), error.context))
     opening = _swallowing_quote(text, mark.line)

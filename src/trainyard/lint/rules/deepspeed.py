@@ -5,21 +5,22 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from functools import lru_cache, partial
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
-from trainyard.lint.checks import LintContext, check, known_words
+from trainyard.lint.checks import LintContext, check, known_words, number_of
 from trainyard.lint.placements import Placement
 from trainyard.settings.deepspeed_configuration import is_same, refusals
 from trainyard.settings.regex import regex
 from trainyard.settings.suggestions import close_match, did_you_mean, only_close
 from trainyard.spec.deepspeed_settings import read_json
-from trainyard.spec.diagnostic import Diagnostic, Related, Span
-from trainyard.spec.documents import Document, Node, describe, shorten
+from trainyard.spec.diagnostic import Diagnostic, Related, Severity, Span
+from trainyard.spec.documents import Document, Node, Value, describe, shorten
 from trainyard.spec.expressions import name_bound
+from trainyard.spec.findings import FALSE_WORDS
 from trainyard.spec.parsed import is_address, similar_file
 from trainyard.spec.resolved import Known
 from trainyard.spec.rule import Rule
@@ -32,6 +33,8 @@ NESTED_KEYS: dict[str, list[str]] = known_words("deepspeed_nested")
 _OPTIMIZERS: dict[str, list[str]] = known_words("deepspeed_optimizers")
 _SCHEDULERS: dict[str, list[str]] = known_words("deepspeed_schedulers")
 _RENAMED: dict[str, str] = known_words("deepspeed_renamed")
+_VALUES: dict[str, str] = known_words("deepspeed_values")
+_OF_TRAINER: dict[str, str] = known_words("deepspeed_of_trainer")
 _CONFIG_FLAG = regex(r"--(deepspeed|ds)([-_]?config)?", re.IGNORECASE)
 # A relative path without bindings.
 _CONFIG_FILE = regex(r"(?!/)(?!.*\$\{\{).*\.json", re.DOTALL)
@@ -81,9 +84,10 @@ def _deepspeed(placement: Placement, context: LintContext) -> Iterator[Diagnosti
         elif found is not None and (repeated := [each for each in found.problems if each.rule == DUPLICATE_KEY.id]):
             yield from repeated
         elif found is not None:
-            of_file = chain(_unknown_keys(found), _offload(found), _two_precisions(found), _wrong_values(found))
+            is_step = placement.use.step_settings is not None
+            wrong = chain(_offload(found, is_step), _two_precisions(found), _wrong_values(found, is_step))
             of_use = chain(_batch_arithmetic(found, placement), _bf16_without_hardware(found, placement))
-            reported = [*of_file, *of_use]
+            reported = [*_unknown_keys(found), *wrong, *of_use, *_against_trainer(found, placement, context)]
             yield from reported
             places = {each.span for each in reported}
             yield from (each for each in _against_step(found, placement) if each.span not in places)
@@ -188,18 +192,24 @@ DEEPSPEED_OFFLOAD_AGAINST_STAGE = Rule(
 )
 
 
-def _offload(document: Document) -> Iterator[Diagnostic]:
+def _offload(document: Document, is_step: bool) -> Iterator[Diagnostic]:
     zero, stage_node = document.root.get("zero_optimization"), document.root.find("zero_optimization", "stage")
     stage = 0 if stage_node is None else stage_node.data
     if zero is None or type(stage) is not int:
         return
     for key, least in (("offload_optimizer", 1), ("offload_param", 3)):
         device = zero.find(key, "device")
+        to_disk = not is_step and device is not None and device.text == "nvme"
+        least = 3 if to_disk else least
         if stage < least and device is not None and device.text != "none":
-            message = f"'{key}' requires ZeRO stage {least}{' or higher' if least < 3 else ''}; this is stage {stage}"
+            what = f"'{key}'{' to NVMe' if to_disk else ''}"
+            message = f"{what} requires ZeRO stage {least}{' or higher' if least < 3 else ''}; this is stage {stage}"
             related = [Related(stage_node.span, "the stage is set here")] if stage_node is not None else []
             hint = f'Write `"stage": {least}`.'
             yield DEEPSPEED_OFFLOAD_AGAINST_STAGE.at(zero.key_span(key), message, hint, related)
+        elif to_disk and zero.find(key, "nvme_path") is None:
+            message = f"'{key}' to NVMe has no 'nvme_path', the folder that DeepSpeed writes to"
+            yield DEEPSPEED_WRONG_VALUE.at(zero.key_span(key), message, 'Write `"nvme_path": "/mnt"`, for example.')
 
 
 DEEPSPEED_TWO_PRECISIONS = Rule("AML706", "deepspeed-two-precisions", "error", is_let_pass=True).explained(
@@ -268,7 +278,7 @@ DEEPSPEED_WRONG_VALUE = Rule("AML708", "deepspeed-wrong-value", "error", is_let_
 )
 
 
-def _wrong_values(document: Document) -> Iterator[Diagnostic]:
+def _wrong_values(document: Document, is_step: bool) -> Iterator[Diagnostic]:
     for section in ("fp16", "bf16", "zero_optimization"):
         given = document.root.get(section)
         if given is not None and given.data is not None and not given.is_mapping:
@@ -276,15 +286,18 @@ def _wrong_values(document: Document) -> Iterator[Diagnostic]:
             hint = f'Write "{section}": {{"enabled": {given.text}}}.' if isinstance(given.data, bool) else ""
             yield DEEPSPEED_WRONG_VALUE.at(given.span, message, hint)
     yield from _misspelt_types(document)
-    for path, (is_right, words) in _VALUES.items():
-        node = document.root.find(*path)
-        if node is not None and node.data is not None and node.data != "auto" and not is_right(node.data):
-            message = f"'{path[-1]}' must be {words}, not {describe(node.data)}"
+    for path, words in _VALUES.items():
+        node = document.root.find(*path.split("."))
+        # YAML takes JSON's 1e-8 for a text. Trainyard's step takes numbers in quotes, too.
+        data = json.loads(document.text[slice(*node.offsets)]) if node is not None else None
+        is_taken = data in (None, "auto") or (is_step and words == "a number") or _is(words, data)
+        if node is not None and not is_taken:
+            message = f"'{path.rpartition('.')[2]}' must be {words}, not {describe(data)}"
             yield DEEPSPEED_WRONG_VALUE.at(node.span, message)
 
 
 def _misspelt_types(document: Document) -> Iterator[Diagnostic]:
-    """Optimizers and schedulers that differ by a typo from DeepSpeed's, and settings that theirs do not take."""
+    """Optimizers and schedulers that neither DeepSpeed nor PyTorch has, and settings that DeepSpeed's do not take."""
     for section, known in (("optimizer", _OPTIMIZERS), ("scheduler", _SCHEDULERS)):
         kind = document.root.find_text(section, "type")
         if kind is None:
@@ -292,10 +305,13 @@ def _misspelt_types(document: Document) -> Iterator[Diagnostic]:
         if kind.text in known:
             yield from _misspelt_settings(document.root.find(section, "params"), kind.text, known[kind.text])
             continue
-        meant = only_close(kind.text, known)
-        if meant is not None:
-            message = f"DeepSpeed has no {section} '{shorten(kind.text)}'"
-            yield DEEPSPEED_WRONG_VALUE.at(kind.span, message, f"Did you mean '{meant}'?", replacement=meant)
+        if section == "optimizer" and kind.text.lower() in map(str.lower, known):
+            continue
+        # A script may give DeepSpeed one of its own instead.
+        meant, hint = only_close(kind.text, known), close_match(kind.text, known)
+        severity: Severity = "warning" if meant is None else "error"
+        message = f"DeepSpeed has no {section} '{shorten(kind.text)}', nor has PyTorch"
+        yield DEEPSPEED_WRONG_VALUE.at(kind.span, message, hint, replacement=meant, severity=severity)
 
 
 def _misspelt_settings(params: Node | None, kind: str, known: Collection[str]) -> Iterator[Diagnostic]:
@@ -309,28 +325,15 @@ def _misspelt_settings(params: Node | None, kind: str, known: Collection[str]) -
             yield DEEPSPEED_WRONG_VALUE.at(entry.key.span, message, f"Did you mean '{meant}'?", replacement=meant)
 
 
-def _is_count(data: object) -> bool:
-    return type(data) is int and data > 0
-
-
-def _is_boolean(data: object) -> bool:
-    return isinstance(data, bool)
-
-
-def _is_device(data: object) -> bool:
-    return data in ("none", "cpu", "nvme")
-
-
-_VALUES: dict[tuple[str, ...], tuple[Callable[[object], bool], str]] = {
-    ("train_batch_size",): (_is_count, "a positive whole number"),
-    ("train_micro_batch_size_per_gpu",): (_is_count, "a positive whole number"),
-    ("gradient_accumulation_steps",): (_is_count, "a positive whole number"),
-    ("zero_optimization", "stage"): (lambda data: type(data) is int and 0 <= data <= 3, "0, 1, 2 or 3"),
-    ("zero_optimization", "offload_optimizer", "device"): (_is_device, "none, cpu or nvme"),
-    ("zero_optimization", "offload_param", "device"): (_is_device, "none, cpu or nvme"),
-    ("fp16", "enabled"): (_is_boolean, "true or false"),
-    ("bf16", "enabled"): (_is_boolean, "true or false"),
-}
+def _is(words: str, data: object) -> bool:
+    """Whether a value is what some words say, one of those in `_VALUES`."""
+    return {
+        "a positive whole number": type(data) is int and data > 0,
+        "a number": type(data) in (int, float),
+        "true or false": isinstance(data, bool),
+        "0, 1, 2 or 3": type(data) is int and 0 <= data <= 3,
+        "none, cpu or nvme": data in ("none", "cpu", "nvme"),
+    }[words]
 
 
 _STEP = """\
@@ -371,9 +374,9 @@ DEEPSPEED_REFUSED_BY_STEP = Rule("AML709", "deepspeed-refused-by-step", "error",
 """,
 )
 DEEPSPEED_AGAINST_SETTINGS = Rule("AML710", "deepspeed-against-settings", "error", is_let_pass=True).explained(
-    summary="A DeepSpeed configuration and the job give train_deepspeed different values of one setting.",
-    why="The learning rate, batch sizes, precision and others may be given by either; the step refuses two that "
-    'differ, rather than train with one of them. "auto" in the configuration takes the step\'s.',
+    summary="A DeepSpeed configuration and the job give different values of one setting.",
+    why="The learning rate, batch sizes, precision and others may be given by either; train_deepspeed and the Trainer "
+    'of transformers refuse two that differ. "auto" in the configuration takes the job\'s.',
     example=_STEP % "      learning_rate: 3.0e-4\n"
     + """\
 === ds.json
@@ -411,6 +414,32 @@ def _against_step(document: Document, placement: Placement) -> Iterator[Diagnost
             related = [Related(given.written.span, f"{name} is given here")]
             hint = 'Write "auto" here, or change one of them.'
             yield DEEPSPEED_AGAINST_SETTINGS.at(file.span(configured.path), message, hint, related)
+
+
+def _against_trainer(document: Document, placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
+    """What the flags of transformers' TrainingArguments say otherwise: precisions also where they are left out."""
+    command = context.command_of(placement.component)
+    for called, _, syntax in context.scripts_of(command) if command is not None else ():
+        words = called.call.arguments
+        is_of_trainer = {"HfArgumentParser", "TrainingArguments"} <= syntax.imported.keys()
+        if not is_of_trainer or not all(word.is_plain for word in words):
+            continue
+        given = {name.lstrip("-").replace("-", "_"): value for name, _, value in words_with_values(words)}
+        for path, flag in _OF_TRAINER.items():
+            node, value = document.root.find(*path.split(".")), given.get(flag)
+            if node is None or node.data in (None, "auto") or (value is None and not isinstance(node.data, bool)):
+                continue
+            text = value.text if value is not None else ""
+            written = placement.input(name_bound(text, "inputs") or "") or Value(text, node.span, text)
+            if isinstance(node.data, bool):
+                differs = node.data != (flag in given and text.lower() not in FALSE_WORDS)
+            else:
+                differs = number_of(written) not in (None, number_of(node))
+            if differs:
+                passed = f"passes --{flag} {text}".rstrip() if flag in given else f"has no --{flag}"
+                message = f"'{path}' is {node.text}, and the command {passed}"
+                hint = 'Write "auto" here, which the Trainer fills in.'
+                yield DEEPSPEED_AGAINST_SETTINGS.at(node.span, message, hint, [Related(called.place, "it is run here")])
 
 
 def _read_json(file: Path) -> Document | Diagnostic | None:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 
 from trainyard.lint.checks import LintContext, LintedFile, check, exceeds
-from trainyard.lint.rules.parallel_steps import wrong_entry_script
+from trainyard.lint.rules.parallel_steps import without_results, wrong_entry_script
 from trainyard.settings.suggestions import only_close
 from trainyard.spec.diagnostic import Diagnostic, Related, Severity
 from trainyard.spec.documents import Node, shorten
@@ -218,3 +218,5 @@ def _scoring_script(file: LintedFile, context: LintContext) -> Iterator[Diagnost
         return
     if named.text.endswith(".py"):
         yield from wrong_entry_script(SCORING_SCRIPT, named.span, folder / named.text, "data", "request")
+        if file.kind == "batch_deployment":
+            yield from without_results(SCORING_SCRIPT, named.span, folder / named.text)

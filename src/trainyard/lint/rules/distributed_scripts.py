@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from trainyard.lint.checks import LintContext, check
+from trainyard.lint.checks import LintContext, check, known_words
 from trainyard.lint.placements import Placement
 from trainyard.lint.rules.process_groups import OF_RANK, conditional
 from trainyard.lint.rules.script_imports import all_imports, module_in
@@ -23,13 +23,7 @@ from trainyard.spec.distributions import Mpi, PyTorch
 from trainyard.spec.rule import Rule
 from trainyard.spec.shell_words import CalledScript
 
-# They divide data, choose GPUs and save by themselves.
-_FRAMEWORKS = frozenset(
-    {
-        *("lightning", "lightning_fabric", "pytorch_lightning", "accelerate", "transformers", "ignite", "ray"),
-        *("fastai", "composer", "catalyst", "mmengine", "torchtnt", "trl"),
-    }
-)
+_FRAMEWORKS: frozenset[str] = frozenset(known_words("frameworks"))
 _SAMPLERS = frozenset({"torch.utils.data.DistributedSampler", "torch.utils.data.distributed.DistributedSampler"})
 _LOADERS = frozenset({"torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader"})
 _DDP = frozenset({"torch.nn.parallel.DistributedDataParallel", "torch.nn.parallel.distributed.DistributedDataParallel"})
@@ -222,13 +216,10 @@ model = DistributedDataParallel(torch.nn.Linear(2, 2).cuda(), device_ids=[‹0�
 )
 
 
-_VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
-
-
 def _one_gpu_for_all(script: _Script, placement: Placement) -> Iterator[Diagnostic]:
     if (placement.processes_per_node or 1) < 2 or (placement.sku is not None and not placement.sku.gpu_count):
         return
-    if any(_VISIBLE_DEVICES in text for text in (script.command, *script.names)):
+    if any("CUDA_VISIBLE_DEVICES" in text for text in (script.command, *script.names)):
         return
     yield from _same_device(script, placement)
     wrapped = [(call, _only_number(keyword(call, "device_ids"))) for call in script.calls(_DDP)]
@@ -326,12 +317,11 @@ model = DistributedDataParallel(torch.nn.Linear(2, 2).cuda(), device_ids=[local_
     torch.save›(model.module.state_dict(), "outputs/model.pt")
 """,
 )
-_SAVES = frozenset({"torch.save"})
 _LEAVES = (ast.Return, ast.Continue, ast.Raise)
 
 
 def _saved_by_every_process(script: _Script) -> Iterator[Diagnostic]:
-    saves = list(script.calls(_SAVES))
+    saves = list(script.calls(frozenset({"torch.save"})))
     if not saves or not any(script.calls(_DDP)) or _some_processes_leave(script.syntax):
         return
     on_condition = conditional(script.syntax)

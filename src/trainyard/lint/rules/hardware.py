@@ -233,15 +233,6 @@ resources: {instance_count: 2, instance_type: Standard_ND96asr_v4, shm_size: 64g
 )
 
 
-@check("placement")
-def _infiniband_off(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
-    sku = placement.sku
-    for span in _switched_on("NCCL_IB_DISABLE", placement, context) if sku is not None and sku.rdma else ():
-        assert sku is not None
-        message = f"this disables the InfiniBand of {sku.name}"
-        yield INFINIBAND_OFF.at(span, message, "Remove it.", machine_related(placement))
-
-
 CUDA_LAUNCH_BLOCKING = Rule("AML615", "cuda-launch-blocking", "warning").explained(
     summary="`CUDA_LAUNCH_BLOCKING=1` makes each kernel wait for the previous one.",
     why="It is meant for debugging; training with it is many times slower.",
@@ -255,7 +246,12 @@ environment_variables:
 
 
 @check("placement")
-def _cuda_launch_blocking(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
+def _slowed_down(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
+    sku = placement.sku
+    if sku is not None and sku.rdma:
+        for span in _switched_on("NCCL_IB_DISABLE", placement, context):
+            message = f"this disables the InfiniBand of {sku.name}"
+            yield INFINIBAND_OFF.at(span, message, "Remove it.", machine_related(placement))
     for span in _switched_on("CUDA_LAUNCH_BLOCKING", placement, context):
         message = "each kernel waits for the previous one: this is for debugging, and slows training down"
         yield CUDA_LAUNCH_BLOCKING.at(span, message, "Remove it.")

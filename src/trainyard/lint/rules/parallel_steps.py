@@ -63,10 +63,9 @@ def _parallel_entry(file: LintedFile, context: LintContext) -> Iterator[Diagnost
         entry, script = step.entry, step.script
         if entry is None or script is None:
             continue
-        found = wrong_entry_script(
-            PARALLEL_ENTRY, entry.value.span, script, "mini_batch", "mini-batch", without_init="info"
-        )
-        yield from found or _without_results(entry.value.span, script)
+        place = entry.value.span
+        found = wrong_entry_script(PARALLEL_ENTRY, place, script, "mini_batch", "mini-batch", without_init="info")
+        yield from found or without_results(PARALLEL_ENTRY, place, script)
 
 
 def wrong_entry_script(
@@ -90,13 +89,14 @@ def wrong_entry_script(
     return []
 
 
-def _without_results(span: Span, script: Path) -> Iterator[Diagnostic]:
+def without_results(rule: Rule, span: Span, script: Path) -> Iterator[Diagnostic]:
+    """Yield that `run()` returns nothing for its mini-batch."""
     run = (_defined_in(script) or {}).get("run", ())
     if run and all(isinstance(each, _FUNCTIONS) and _returns_nothing(each) for each in run):
         message = f"run() of {script.name} returns nothing; the step counts what it returns"
         related = [line_of(script, run[0], "it is defined here")]
         hint = "Return a list or a DataFrame, an item for each input."
-        yield PARALLEL_ENTRY.at(span, message, hint, related, severity="warning")
+        yield rule.at(span, message, hint, related, severity="warning")
 
 
 def _defined_in(script: Path) -> Mapping[str, list[ast.AST]] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from trainyard.lint.checks import LintContext, check
+from trainyard.lint.checks import LintContext, check, known_words
 from trainyard.lint.placements import Placement
 from trainyard.lint.rules.command_ports import is_stub
 from trainyard.lint.rules.vm_sizes import machine_related
@@ -25,17 +25,7 @@ command: python -m train
 _DEVICES = regex(r"[0-9]+(?:,[0-9]+)*")
 # The most that any machine in the catalogue has.
 _MOST_GPUS = 8
-_STARTS = frozenset(
-    {
-        *("torch.multiprocessing.spawn", "torch.multiprocessing.start_processes", "torch.multiprocessing.Process"),
-        *("torch.multiprocessing.spawn.spawn", "multiprocessing.Process", "accelerate.notebook_launcher"),
-        *("accelerate.launchers.notebook_launcher", "torch.distributed.launcher.api.elastic_launch"),
-    }
-)
-_ALL_GPUS_IN_ONE_PROCESS = frozenset(
-    {"torch.nn.DataParallel", "torch.nn.parallel.DataParallel", "torch.nn.parallel.data_parallel.DataParallel"}
-    | {"tensorflow.distribute.MirroredStrategy"}
-)
+_FOR_ALL_GPUS: frozenset[str] = frozenset(known_words("for_all_gpus"))
 _LIGHTNING = ("lightning", "pytorch_lightning", "lightning_fabric")
 _LIGHTNING_STARTS = frozenset({"Trainer", "LightningCLI", "Fabric"})
 
@@ -295,8 +285,7 @@ def _uses_all_gpus(syntax: Syntax) -> bool:
     if any(isinstance(constant(node), str) and _names_launcher(str(node.value)) for node in syntax.of(ast.Constant)):
         return True
     return any(
-        dotted(call.func, syntax.imported) in _STARTS | _ALL_GPUS_IN_ONE_PROCESS
-        or constant(keyword(call, "device_map")) is not None
+        dotted(call.func, syntax.imported) in _FOR_ALL_GPUS or constant(keyword(call, "device_map")) is not None
         for call in syntax.calls
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 
-from trainyard.lint.checks import LintContext, LintedFile, check, number_of
+from trainyard.lint.checks import LintContext, LintedFile, check, known_words, number_of
 from trainyard.lint.rules.shell_text import is_cut_short
 from trainyard.lint.rules.sweeps import draws_fractions, sweeps_of
 from trainyard.lint.script_calls import (
@@ -44,13 +44,14 @@ _NUMBERS = {None: "a text", "int": "a whole number", "float": "a number"}
 _REDIRECTION = regex("[<>]")
 _UNCLOSED = regex(r"\$\{\{(?![^{}]*\}\})|\$\{\{[^{}]*\$\{\{")
 _DASHES = ("–", "—")
+_OF_TRAINER: list[str] = known_words("training_arguments")
 _PROGRAMS = ("python", "python3", "torchrun", "deepspeed", "mpirun", "accelerate", "horovodrun", "Rscript")
 
 
 UNKNOWN_FLAG = Rule("AML501", "unknown-flag", "error", is_let_pass=True).explained(
     summary="The command passes a flag that the script does not have.",
-    why="Flags are read from the script's source, without running it: argparse, click, typer, and the dataclasses of "
-    "trainyard.steps. Scripts that cannot be read this way are not checked.",
+    why="Flags are read from the script's source, without running it: argparse, click, typer, transformers' "
+    "HfArgumentParser, and the dataclasses of trainyard.steps. Scripts that cannot be read this way are not checked.",
     example="""\
 @command train ./src
 command: python train.py ‸--‹num-⇒›epochs ${{inputs.epochs}}
@@ -71,7 +72,7 @@ def _unknown_flag(command: ParsedCommand, context: LintContext) -> Iterator[Diag
 def _unknown_flags(called: CalledScript, flags: ScriptFlags) -> Iterator[Diagnostic]:
     for word in given_flags(called):
         name = word.text.partition("=")[0]
-        if "$" in name or flags.find(name) is not None:
+        if "$" in name or flags.find(name) is not None or (flags.for_trainer and _is_of_trainer(name)):
             continue
         if flags.takes_others:
             yield from _slip(called, word, name, flags)
@@ -79,12 +80,19 @@ def _unknown_flags(called: CalledScript, flags: ScriptFlags) -> Iterator[Diagnos
         if not name.startswith("--") and (f"-{name}" not in flags.flags or name[:2] in flags.flags):
             continue
         known = [flag for flag in flags.flags if flag.startswith("--")]
+        known += [f"--{each}" for each in _OF_TRAINER] if flags.for_trainer else []
         meant = closest(name, known)
         span = called.span(Word(name, word.start, word.start + len(name)))
         message = f"{called.name} has no flag {name}"
-        related = [declared(flags.flags[meant])] if meant is not None else []
+        related = [declared(flags.flags[meant])] if meant is not None and meant in flags.flags else []
         hint = did_you_mean(name, known)
         yield UNKNOWN_FLAG.at(span, message, hint, related, only_close(name, known))
+
+
+def _is_of_trainer(name: str) -> bool:
+    """Whether TrainingArguments has a flag, of which argparse also takes the beginning."""
+    word = name.lstrip("-").replace("-", "_")
+    return any(known.startswith((word, word.removeprefix("no_"))) for known in _OF_TRAINER)
 
 
 def _slip(called: CalledScript, word: Word, name: str, flags: ScriptFlags) -> Iterator[Diagnostic]:

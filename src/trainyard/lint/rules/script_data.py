@@ -9,7 +9,7 @@ from pathlib import Path
 
 from trainyard.lint.checks import LintContext, check
 from trainyard.lint.scripts.data_reads import Read, argument_holders, destination
-from trainyard.lint.scripts.syntax import Syntax, constant, dotted, keyword, line_of
+from trainyard.lint.scripts.syntax import Syntax, dotted, line_of
 from trainyard.settings.regex import regex
 from trainyard.settings.suggestions import only_close, slips
 from trainyard.spec.diagnostic import Diagnostic, Related, Span
@@ -148,11 +148,13 @@ def _happens_here(read: Read) -> Related:
 
 _SHORTEST_NAME = 3
 # With any of these, a script may add attributes that are not written as such.
-_ADD_ATTRIBUTES = frozenset({"setattr", "vars", "Namespace", "__dict__", "update", "set_defaults", "parents"})
+_ADD_ATTRIBUTES = frozenset(
+    {"setattr", "vars", "Namespace", "__dict__", "__setattr__", "update", "set_defaults", "parents"}
+)
 
 
 UNKNOWN_ARGUMENT = Rule("AML515", "unknown-argument", "error").explained(
-    summary="A script reads an argument that it does not declare, and that differs by a typo from one that it does.",
+    summary="A script reads an argument that it does not declare.",
     why="`args.epoch` of a parser with `--epochs` is an AttributeError, maybe after hours. Only scripts with one "
     "argparse parser are looked at, and only where nothing can have added the attribute.",
     example="""\
@@ -181,13 +183,15 @@ def _unknown(called: CalledScript, file: Path, syntax: Syntax) -> Iterator[Diagn
     if declared is None or not holders:
         return
     for node in syntax.of(ast.Attribute):
-        if not isinstance(node.value, ast.Name) or node.value.id not in holders or node.attr in declared:
+        is_held = isinstance(node.value, ast.Name) and node.value.id in holders
+        if not is_held or node.attr in declared or node.attr.startswith("_"):
             continue
         meant = _meant(node.attr, declared)
-        if meant is not None:
-            message = f"{called.name} reads {node.value.id}.{node.attr}, and declares no such argument"
+        if meant is not None or not _is_given_away(syntax, holders):
+            message = f"{called.name} reads {ast.unparse(node)}, and declares no such argument"
             here = Related(Span(file, node.lineno, node.col_offset + 1, node.lineno, node.col_offset + 2), "here")
-            yield UNKNOWN_ARGUMENT.at(called.place, message, f"Did you mean '{meant}'?", [here])
+            hint = f"Did you mean '{meant}'?" if meant is not None else f"Declare it, or remove '.{node.attr}'."
+            yield UNKNOWN_ARGUMENT.at(called.place, message, hint, [here])
 
 
 def _meant(name: str, declared: set[str]) -> str | None:
@@ -195,6 +199,14 @@ def _meant(name: str, declared: set[str]) -> str | None:
     if len(name) < _SHORTEST_NAME:
         return None
     return only_close(name, declared) or next((known for known in sorted(declared) if slips(name, known) == 1), None)
+
+
+def _is_given_away(syntax: Syntax, holders: set[str]) -> bool:
+    """Whether arguments are passed as a whole to what is not of this script, and may add some."""
+    own = {function.name for function in syntax.functions} | {"print"}
+    calls = (call for call in syntax.calls if dotted(call.func, {}) not in own)
+    given = (each for call in calls for each in (*call.args, *(word.value for word in call.keywords)))
+    return any(isinstance(each, ast.Name) and each.id in holders for each in given)
 
 
 def _declared(syntax: Syntax) -> set[str] | None:
@@ -209,14 +221,7 @@ def _declared(syntax: Syntax) -> set[str] | None:
     found = {str(node.value) for node in syntax.of(ast.Constant) if isinstance(node.value, str)}
     found = {text for text in found if text.isidentifier()}
     found |= {node.attr for node in syntax.of(ast.Attribute) if not isinstance(node.ctx, ast.Load)}
-    for call in syntax.calls:
-        method = call.func.attr if isinstance(call.func, ast.Attribute) else ""
-        given = constant(keyword(call, "dest"))
-        if isinstance(given, str):
-            found.add(given)
-        elif method == "add_argument":
-            names = [constant(argument) for argument in call.args]
-            if not names or not all(isinstance(name, str) for name in names):
-                return None
-            found.add(destination([str(name) for name in names]))
-    return found
+    # A `dest` of add_subparsers is one of these texts too.
+    adds = [call for call in syntax.calls if isinstance(call.func, ast.Attribute) and call.func.attr == "add_argument"]
+    names = [destination(call) for call in adds]
+    return None if None in names else found | set(filter(None, names))

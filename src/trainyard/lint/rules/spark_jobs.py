@@ -78,7 +78,10 @@ def _spark_mode(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
     if file.kind == "other_job" and file.root.word("type") == "spark":
         yield from _modes(file.root, None)
     if file.kind == "component" and file.root.word("type") == "spark":
-        yield from _ports(file.root)
+        # No job of such a component can have another mode.
+        for name, entry in (*file.root.entries_of("inputs").items(), *file.root.entries_of("outputs").items()):
+            if entry.value.word("mode") not in ("", "direct"):
+                yield _wrong_mode(name, entry.value, "warning")
 
 
 @check("pipeline")
@@ -87,13 +90,6 @@ def _modes_in_pipeline(pipeline: ParsedPipeline, context: LintContext) -> Iterat
         # Without its component, whose ports may be `direct` already, nothing can be said.
         if job.node.word("type") == "spark" and (job.component is not None or job.node.get("component") is None):
             yield from _modes(job.node, job.component)
-
-
-def _ports(component: Node) -> Iterator[Diagnostic]:
-    """Ports of a component with a mode that none of its jobs can have."""
-    for name, entry in (*component.entries_of("inputs").items(), *component.entries_of("outputs").items()):
-        if entry.value.word("mode") not in ("", "direct"):
-            yield _wrong_mode(name, entry.value, "warning")
 
 
 def _modes(job: Node, component: AnyComponent | None) -> Iterator[Diagnostic]:

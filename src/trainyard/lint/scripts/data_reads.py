@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -63,16 +63,16 @@ def _destinations(calls: Iterable[ast.Call]) -> Iterator[tuple[str, str]]:
     for node in calls:
         if isinstance(node.func, ast.Attribute) and node.func.attr == "add_argument":
             flags = [flag for each in node.args if isinstance(flag := constant(each), str) and flag.startswith("-")]
-            if not flags or keyword(node, "nargs") is not None or keyword(node, "action") is not None:
-                continue
-            given = constant(keyword(node, "dest"))
-            name = given if isinstance(given, str) else destination(flags)
-            yield from ((flag, name) for flag in flags)
+            name = destination(node) if keyword(node, "nargs") is None and keyword(node, "action") is None else None
+            yield from ((flag, name) for flag in flags if name is not None)
 
 
-def destination(names: Sequence[str]) -> str:
-    """Return the attribute that argparse derives from the names of a flag."""
-    long = next((name for name in names if name.startswith("--")), names[0])
+def destination(call: ast.Call) -> str | None:
+    """Return the attribute that argparse gives the value of an `add_argument`; None if its names are no literals."""
+    given, names = constant(keyword(call, "dest")), [constant(argument) for argument in call.args]
+    if isinstance(given, str) or not names or not all(isinstance(name, str) for name in names):
+        return given if isinstance(given, str) else None
+    long = next((name for name in map(str, names) if name.startswith("--")), str(names[0]))
     return long.lstrip("-").replace("-", "_")
 
 

@@ -16,6 +16,7 @@ _STEP_ENTRIES = {"run_step": False, "as_step": False, "run_task_step": True, "as
 """What a step in the manner of trainyard.steps begins with, and whether it has a task."""
 # These add flags to a parser that are not visible in the script.
 _FOREIGN_PARSERS = frozenset({"TrlParser", "LightningCLI", "ArgParser", "Fire"})
+_TRAINING_ARGUMENTS = (["transformers.TrainingArguments"], ["transformers.Seq2SeqTrainingArguments"])
 _PARSER_MAKERS = frozenset(
     {"ArgumentParser", "add_subparsers", "add_parser", "add_argument_group", "add_mutually_exclusive_group"}
 )
@@ -85,20 +86,24 @@ def _from_hf_dataclass(syntax: Syntax, file: Path, root: Path) -> Found:
     classes = {node.name: node for node in syntax.body if isinstance(node, ast.ClassDef)}
     wanted = given.elts if isinstance(given, (ast.Tuple, ast.List)) else [given]
     flags = help_flags(None, file)
+    for_trainer = False
     for name in wanted:
         definition = classes.get(name.id) if isinstance(name, ast.Name) else None
-        found = _hf_fields(definition, imported, file) if definition is not None else None
+        bases = definition.bases if definition is not None else [name]
+        is_for_trainer = [dotted(base, imported) for base in bases] in _TRAINING_ARGUMENTS
+        if bases and not is_for_trainer:
+            return UNDECIDABLE  # other classes that this file does not hold
+        found = _hf_fields(definition, imported, file) if definition is not None else {}
         if found is None:
-            return UNDECIDABLE  # TrainingArguments and other classes that this file does not hold
+            return UNDECIDABLE
         flags.update(found)
+        for_trainer = for_trainer or is_for_trainer
     takes_others = any(keyword(call, "return_remaining_strings") is not None for call in calls)
-    return ScriptFlags(flags, takes_others, abbreviates=True, takes_words=False)
+    return ScriptFlags(flags, takes_others, abbreviates=True, takes_words=False, for_trainer=for_trainer)
 
 
 def _hf_fields(definition: ast.ClassDef, imported: Mapping[str, str], file: Path) -> dict[str, Flag] | None:
-    """Return the flags of a dataclass as transformers' hf_argparser.py creates them; None if it has bases."""
-    if definition.bases:
-        return None
+    """Return the flags of a dataclass as transformers' hf_argparser.py creates them; None if some have other names."""
     flags: dict[str, Flag] = {}
     for statement in definition.body:
         if not isinstance(statement, ast.AnnAssign) or not isinstance(statement.target, ast.Name):

@@ -36,6 +36,7 @@ class ScriptFlags(NamedTuple):
     """All flags of a script. `takes_others`: it leaves unknown flags alone. `abbreviates`: `--epo` is `--epochs`.
 
     `takes_words`: words without a flag may stand among them. `commands`: the flags of each sub-command, by its name.
+    `for_trainer`: it has those of transformers' TrainingArguments besides.
     """
 
     flags: Mapping[str, Flag] = MappingProxyType({})
@@ -44,6 +45,7 @@ class ScriptFlags(NamedTuple):
     takes_words: bool = True
     commands: Mapping[str, ScriptFlags] = MappingProxyType({})
     needs_command: bool = False
+    for_trainer: bool = False
     task_folder: Path | None = None
     """Where the modules of users' own tasks lie, for a step whose `--task` decides what other flags it takes."""
 
