@@ -31,7 +31,7 @@ from trainyard.plan.estimate.architectures import Architecture
 from trainyard.plan.estimate.config_file import find_model
 from trainyard.plan.estimate.estimator import SCALING_NODES
 from trainyard.plan.estimate.image_models import ImageModel
-from trainyard.plan.estimate.own_task import model_of_task
+from trainyard.plan.estimate.meta_model import model_of_task
 from trainyard.plan.estimate.search import Scope, current_sizes, search, what_if
 from trainyard.plan.estimate.training import Adapters, Machines, TrainingShape, machines_of_gpu, machines_of_sku
 from trainyard.render.project import NoProject

@@ -23,9 +23,8 @@ from trainyard.editor.checker import Checker
 from trainyard.editor.completions import Completion, CompletionKind, completions
 from trainyard.editor.edits import Action, CannotRename, Edit
 from trainyard.editor.hovers import hover
-from trainyard.editor.outline import outline_of
 from trainyard.editor.positions import Places, path_of
-from trainyard.editor.symbols import Symbol, Symbols
+from trainyard.editor.symbols import Symbol, Symbols, outline_of
 from trainyard.editor.workspace import Checked, EditorWorkspace, Found
 from trainyard.project_files import is_yaml
 from trainyard.spec.diagnostic import Diagnostic, Severity, Span

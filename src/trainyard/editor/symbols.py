@@ -1,22 +1,24 @@
-"""Every name in a set of files, with what it stands for: components, inputs, outputs, jobs, code, scripts, flags.
+"""Every name in a set of files, with what it stands for: components, ports, jobs, code, scripts, flags; and outlines.
 
 What a name stands for is identified by where it is declared, so that all names of one thing have the same target.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
+
+from lsprotocol import types
 
 from trainyard.editor.cursor import covers
 from trainyard.lint.checks import LintContext
 from trainyard.spec.bindings import texts_in
 from trainyard.spec.computes import Computes
 from trainyard.spec.diagnostic import Span
-from trainyard.spec.documents import Document, Node
+from trainyard.spec.documents import Document, Entry, Node
 from trainyard.spec.expressions import Binding, bindings_of_value
 from trainyard.spec.findings import DocumentStore, Findings
 from trainyard.spec.model import Job, Port
@@ -33,6 +35,14 @@ _OTHER_SCOPES = frozenset({"component", "trial", "command", "jobs", "task", "arg
 # Where parallel and Spark steps use their own ports.
 _OWN_ARGUMENTS = ("task", "input_data", "args")
 _FILE_KEYS = ("environment", "conda_file")
+
+_Kind = Literal["key", "job", "port"]
+_KINDS: dict[_Kind, types.SymbolKind] = {
+    "key": types.SymbolKind.Property,
+    "job": types.SymbolKind.Function,
+    "port": types.SymbolKind.Field,
+}
+_PORTS = ("inputs", "outputs", "search_space")
 
 
 @dataclass(frozen=True)
@@ -261,3 +271,34 @@ def _own_arguments(holder: Node, document: Document) -> Iterator[Symbol]:
 
 def _bindings(value: Node) -> Iterator[tuple[Node, Binding]]:
     return ((node, binding) for node in texts_in(value) for binding in bindings_of_value(node.text))
+
+
+def outline_of(document: Document, range_of: Callable[[Span], types.Range]) -> list[types.DocumentSymbol]:
+    """Return the outline of a file, with its places as `range_of` converts them; empty for what is not a mapping."""
+    return _children(document.root, range_of)
+
+
+def _children(holder: Node, range_of: Callable[[Span], types.Range], kind: _Kind = "key") -> list[types.DocumentSymbol]:
+    return [_symbol(name, entry, kind, range_of) for name, entry in holder.entries.items()]
+
+
+def _symbol(name: str, entry: Entry, kind: _Kind, range_of: Callable[[Span], types.Range]) -> types.DocumentSymbol:
+    value = entry.value
+    below: list[types.DocumentSymbol] = []
+    if kind == "job":
+        below = _children(value, range_of)
+    elif kind == "key" and name == "jobs":
+        below = _children(value, range_of, "job")
+    elif kind == "key" and name in _PORTS:
+        below = _children(value, range_of, "port")
+    key, detail = range_of(entry.key.span), value.word("type")
+    if not value.is_mapping and value.span.line == value.span.end_line:
+        detail = value.text
+    return types.DocumentSymbol(
+        name or '""',  # an empty name is against the protocol, and YAML has empty keys
+        _KINDS[kind],
+        range=types.Range(key.start, max(key.end, range_of(value.span).end, *(child.range.end for child in below))),
+        selection_range=key,
+        detail=detail or None,
+        children=below,
+    )
