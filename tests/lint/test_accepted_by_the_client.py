@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
+from azure.ai.ml import load_component, load_data, load_environment, load_online_endpoint
+from marshmallow import ValidationError
 
 from trainyard.lint.linter import lint
 
@@ -33,6 +37,7 @@ import argparse
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--model")
+parser.add_argument("--name", default="best")
 args = parser.parse_args()
 with open(args.model, "w") as file:
     file.write("trained")
@@ -269,3 +274,28 @@ def test_names_are_allowed_as_mlflow_allows_them(tmp_path: Path, name: str) -> N
     script = f"import mlflow\nmlflow.log_metric({name!r}, 1)\n"
     found = rules(tmp_path, {"train.yml": COMPONENT, "src/train.py": script})
     assert found == ([] if is_allowed else [("AML517", "warning")])
+
+
+ASSET = "name: digits\nversion: 1\ntype: uri_folder\npath: ./src\n"
+ENVIRONMENT = "name: torch\nimage: mcr.microsoft.com/azureml/openmpi5.0-ubuntu24.04\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "load", "is_refused"),
+    [
+        (f"{COMPONENT}tags: {{made: 2026-01-31}}\n", load_component, True),
+        (f"{COMPONENT}description: 2026-01-31\n", load_component, True),
+        (f"{ASSET}tags: {{made: 2026-01-31}}\n", load_data, False),
+        (f"{ASSET}properties: {{made: 2026-01-31}}\n", load_data, False),
+        (f"{ASSET}description: 2026-01-31\n", load_data, True),
+        (f"{ENVIRONMENT}tags: {{made: 2026-01-31}}\n", load_environment, False),
+        ("name: digits\nauth_mode: key\ntags: {made: 2026-01-31}\n", load_online_endpoint, False),
+    ],
+)
+def test_a_date_is_refused_where_the_client_takes_none(
+    tmp_path: Path, text: str, load: Callable[[Path], object], is_refused: bool
+) -> None:
+    found = rules(tmp_path, {"file.yml": text, "src/train.py": "print('training')\n"})
+    assert (("AML010", "error") in found) is is_refused
+    with pytest.raises((TypeError, ValidationError)) if is_refused else nullcontext():
+        load(tmp_path / "file.yml")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from trainyard.lint.checks import LintContext, LintedFile, check
 from trainyard.settings.regex import regex
 from trainyard.spec.diagnostic import Diagnostic, Span
-from trainyard.spec.documents import Document, Node, describe
+from trainyard.spec.documents import Node, describe
 from trainyard.spec.file_kinds import COMPUTE_TYPES, KIND_NAMES, Kind, kind_by_schema
 from trainyard.spec.rule import Rule
 from trainyard.spec.rules import YAML_TRAP
@@ -20,6 +20,8 @@ _DATE = regex(r"[0-9]{4}-(?:[0-9]{2}-[0-9]{2}|[0-9]{1,2}-[0-9]{1,2}(?:[Tt]|[ \t]
 _SWALLOWED_ITEM = regex(r"\n[ \t]+(-)[ \t]+\S")
 # Every value beneath these keys is sent as a string.
 _SENT_AS_STRING = ("environment_variables", "tags", "properties")
+# Their tags and properties may be dates, of which the client sends `str()`; it refuses those of jobs and components.
+_ASSETS = ("asset", "environment", "online_endpoint", "batch_endpoint", "online_deployment", "batch_deployment")
 _JOB_KINDS: frozenset[Kind] = frozenset({"command_job", "sweep_job", "other_job"})
 
 
@@ -62,14 +64,15 @@ def _yaml_traps(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
         for path, node in file.document.scalars:
             is_quoted = file.document.text[slice(*node.offsets)][:1] in ("'", '"', "|", ">")
             if path and node.data is not None and not is_quoted:
-                yield from _trap(node, path, file.document)
+                yield from _trap(node, path, file)
 
 
-def _trap(node: Node, path: tuple[str, ...], document: Document) -> Iterator[Diagnostic]:
-    text, data = node.text, node.data
+def _trap(node: Node, path: tuple[str, ...], file: LintedFile) -> Iterator[Diagnostic]:
+    text, data, document = node.text, node.data, file.document
     quoted = f'"{text}"'
     if isinstance(data, str):
-        if _DATE.fullmatch(text) and path[-1] != "version" and "environment_variables" not in path:
+        taken = _SENT_AS_STRING if file.kind in _ASSETS or "environment" in path else _SENT_AS_STRING[:1]
+        if _DATE.fullmatch(text) and path[-1] != "version" and not {*taken} & {*path}:
             message = f"YAML reads {text} as a date, and Azure ML's client takes only a text"
             yield YAML_TRAP.at(node.span, message, f"Quote it: {quoted}.", replacement=quoted, severity="error")
         begin, end = node.offsets

@@ -17,11 +17,7 @@ from trainyard.settings.written_settings import value_of_yaml
 _BYTES = 4
 """Models are counted in fp32."""
 
-_NEEDED = {
-    "tasks": "training.tasks.chosen",
-    "datasets": "data.dataset.manifest",
-    "files": "runtime.settings_file",
-}
+_OF_STEPS = ("training.tasks.chosen", "data.dataset.manifest", "runtime.settings_file")
 
 
 def architecture_on_meta(model_type: str, settings: Mapping[str, Any], name: str) -> Architecture:
@@ -242,9 +238,9 @@ def model_of_task(task: str, dataset: Path, folder: Path) -> ImageModel:
     sys.path.insert(0, str(folder))
     try:
         # A task's own code needs the steps, so here they are imported: nothing else outside of a job does that.
-        steps = {name: import_module(f"trainyard.steps.{module}") for name, module in _NEEDED.items()}
-        name, settings = (task, {}) if ":" in task else _from_settings_file(steps["files"], Path(task))
-        chosen = steps["tasks"].choose_task(name, settings).on(steps["datasets"].read_manifest(dataset))
+        tasks, datasets, files = (import_module(f"trainyard.steps.{module}") for module in _OF_STEPS)
+        name, settings = (task, {}) if ":" in task else _from_settings_file(files, Path(task))
+        chosen = tasks.choose_task(name, settings).on(datasets.read_manifest(dataset))
         return _of_one_sample(chosen, name)
     except ImportError as error:
         extra = "those of the steps: pip install 'trainyard-azureml[train]'"
