@@ -193,8 +193,8 @@ class RunFolder:
         return file
 
     def finish(self) -> Path:
-        """Write run.json; return the folder."""
-        self.write("run.json", self.run)
+        """Write run.json in one step, as a runner does: a page may be reading it. Return the folder."""
+        self.write("run.json.new", self.run).replace(self.path / "run.json")
         return self.path
 
 
