@@ -140,9 +140,9 @@ def _instruction(line: _Line) -> Iterator[Diagnostic]:
         meant = only_close(line.word.upper(), _INSTRUCTIONS)
         hint = f"Did you mean '{meant}'?" if meant is not None else "Is a backslash missing at the end of a line above?"
         yield DOCKERFILE.at(line.span, f"Docker has no instruction '{shorten(line.word)}'", hint)
-    name, *value = line.rest.split()[:2] if line.rest.split() else [""]
-    if line.word.upper() == "ENV" and value == ["="]:
-        yield DOCKERFILE.at(line.span, f"ENV sets {name} to a text that begins with '= '", "Remove the blanks.")
+    words = line.rest.split()
+    if line.word.upper() == "ENV" and words[1:2] == ["="]:
+        yield DOCKERFILE.at(line.span, f"ENV sets {words[0]} to a text that begins with '= '", "Remove the blanks.")
 
 
 def _without_an_image(lines: Sequence[_Line]) -> Iterator[Diagnostic]:
