@@ -38,6 +38,12 @@ def schema_source(name: str) -> Path:
 
 
 @cache
+def word_tables(package: str) -> dict[str, Any]:
+    """Return the tables in a package's `known_words.json`: what Azure ML and other programs know, with sources."""
+    return dict(json.loads((PACKAGE / package / "known_words.json").read_text(encoding="utf-8")))
+
+
+@cache
 def shared_definitions() -> dict[str, Any]:
     """Return the definitions that several schemas have in common, by name."""
     return dict(json.loads(schema_source("common").read_text(encoding="utf-8"))["$defs"])

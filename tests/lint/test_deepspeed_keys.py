@@ -6,6 +6,10 @@ import ast
 import importlib.util
 from pathlib import Path
 
+import hjson
+import pytest
+
+from trainyard.lint.linter import lint
 from trainyard.lint.rules.deepspeed import NESTED_KEYS, TOP_LEVEL_KEYS
 
 SPECIFICATION = importlib.util.find_spec("deepspeed")
@@ -67,3 +71,56 @@ def test_keys_that_deepspeed_reads_at_the_top_level_are_known() -> None:
     }
     assert len(read) > 15
     assert {names[name] for name in read if name in names} - set(TOP_LEVEL_KEYS) == set()
+
+
+JOB = """\
+type: command
+code: ./src
+command: python train.py --deepspeed_config ds.json
+environment: azureml:torch:3
+compute: azureml:gpus
+distribution: {type: pytorch, process_count_per_instance: 4}
+resources: {shm_size: 64g}
+"""
+WITH_DEEPSPEED = "import deepspeed\n\ndeepspeed.initialize()\n"
+WITH_THE_TRAINER = "from transformers import Trainer\n\nTrainer().train()\n"
+
+
+def found(folder: Path, script: str, configuration: str) -> list[str]:
+    (folder / "src").mkdir()
+    (folder / "src" / "train.py").write_text(script, encoding="utf-8")
+    (folder / "src" / "ds.json").write_text(configuration, encoding="utf-8")
+    (folder / "job.yml").write_text(JOB, encoding="utf-8")
+    return [each.rule for each in lint([folder]).diagnostics if each.severity == "error"]
+
+
+@pytest.mark.parametrize(
+    "configuration",
+    [
+        '{"train_batch_size": 64,} // one comma too many',
+        '# for four GPUs\n{\n  /* "all" */ "train_batch_size": 64,\n}',
+        '{"train_batch_size": 64, "flops_profiler": {"output_file": "// is no comment, } nor is #"}}',
+        "{\n  train_batch_size: 64\n  zero_optimization: {\n    stage: 2\n  }\n}",
+        "train_batch_size: 64",
+    ],
+)
+def test_what_deepspeed_reads_with_hjson_is_no_error(tmp_path: Path, configuration: str) -> None:
+    assert hjson.loads(configuration)["train_batch_size"] == 64
+    assert found(tmp_path, WITH_DEEPSPEED, configuration) == []
+
+
+@pytest.mark.parametrize(
+    "configuration", ['{"train_batch_size": 64,', '{"train_batch_size": 64 // open\n', '{"fp16": ']
+)
+def test_a_file_that_ends_too_early_is_an_error_for_hjson_too(tmp_path: Path, configuration: str) -> None:
+    with pytest.raises(hjson.HjsonDecodeError):
+        hjson.loads(configuration)
+    assert found(tmp_path, WITH_DEEPSPEED, configuration) == ["AML702"]
+
+
+def test_a_library_reads_json(tmp_path: Path) -> None:
+    assert found(tmp_path, WITH_THE_TRAINER, '{"train_batch_size": 64,}') == ["AML702"]
+
+
+def test_what_is_beside_a_comment_is_checked(tmp_path: Path) -> None:
+    assert found(tmp_path, WITH_DEEPSPEED, '{"train_batch_size": 64, // all\n"fp16": {"enabled": "on",}}') == ["AML708"]

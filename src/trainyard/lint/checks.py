@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -17,6 +16,7 @@ from trainyard.lint.scripts.flag_readers import read_flags, with_task_flags
 from trainyard.lint.scripts.flags import ScriptFlags
 from trainyard.lint.scripts.syntax import Syntax, parse
 from trainyard.project_files import read_bytes, read_text, repository_of, yaml_files
+from trainyard.resources import word_tables
 from trainyard.settings.regex import regex
 from trainyard.spec.computes import Computes
 from trainyard.spec.diagnostic import Diagnostic, Related, Span
@@ -40,8 +40,6 @@ _Made = TypeVar("_Made")
 _NAMES_COMPONENT = re.compile(rb"\b(?:component|trial)\s*:\s*[\"']?(?:file:)?([^\s:\"',{}]+\.ya?ml)\b")
 _READS_VARIABLES = regex("environ|getenv|AZUREML_|AZURE_ML_")
 
-_KNOWN_WORDS_FILE = Path(__file__).with_name("known_words.json")
-_KNOWN_WORDS = json.loads(_KNOWN_WORDS_FILE.read_text(encoding="utf-8"))
 CHECKS: dict[Subject, list[Check]] = {"file": [], "command": [], "pipeline": [], "placement": []}
 
 
@@ -57,7 +55,7 @@ def check(subject: Subject) -> Callable[[_Function], _Function]:
 
 def known_words(table: str) -> Any:
     """Return a list or table of the words that Azure ML or another program knows, from `known_words.json`."""
-    return _KNOWN_WORDS[table]["words"]
+    return word_tables("lint")[table]["words"]
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,10 +17,14 @@ from trainyard.settings.deepspeed_configuration import (
     refusals,
     value_of_configured,
 )
+from trainyard.settings.regex import regex
 from trainyard.settings.step_fields import StepField
 from trainyard.spec.diagnostic import Span
 from trainyard.spec.documents import Document, Value, parse_document
 from trainyard.spec.resolved import Known, Resolved, Unknown
+
+_COMMENT = regex(r'("(?:[^"\\\n]|\\.)*")|(?://|#)[^\n]*|/\*.*?\*/', re.DOTALL)
+_LAST_COMMA = regex(r'("(?:[^"\\\n]|\\.)*")|,(?=\s*[}\]])')
 
 
 class DeepSpeedFile(NamedTuple):
@@ -51,9 +56,15 @@ class DeepSpeedFile(NamedTuple):
         return Known(value, Value(value, span, in_json(configured.value)), key)
 
 
-def read_json(file: Path) -> tuple[Any, Document]:
-    """Read a JSON file, with where each value is. Raises OSError, RecursionError, or ValueError for anything else."""
+def read_json(file: Path, *, with_comments: bool = False) -> tuple[Any, Document]:
+    """Read a JSON file, with where each value is. Raises OSError, RecursionError, or ValueError for anything else.
+
+    `with_comments`: it may have comments and last commas, as a file that DeepSpeed itself reads, which it does with
+    hjson. What else hjson takes, such as keys without quotes, is a ValueError too.
+    """
     text = read_text(file, encoding="utf-8-sig")
+    for pattern in (_COMMENT, _LAST_COMMA) if with_comments else ():
+        text = pattern.sub(lambda found: found[1] or re.sub(r"[^\n]", " ", found[0]), text)
     # JSON is YAML, except for tabs between its tokens.
     return json.loads(text), parse_document(file, text.replace("\t", " "))
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Literal, get_args
 
-from trainyard.resources import shared_definitions
+from trainyard.resources import shared_definitions, word_tables
 from trainyard.settings.regex import regex
 from trainyard.settings.suggestions import close_match
 from trainyard.spec.documents import Document, Node
@@ -50,34 +50,7 @@ KIND_NAMES: dict[Kind, str] = {
     kind: f"{'an' if kind[0] in 'aeo' else 'a'} {kind.replace('_', ' ')}" for kind in get_args(Kind)
 } | _IRREGULAR_NAMES
 
-# The addresses that Microsoft's examples give as `$schema`.
-_KIND_BY_SCHEMA: tuple[tuple[str, Kind], ...] = (
-    ("onlineDeployment", "online_deployment"),
-    ("batchDeployment", "batch_deployment"),
-    ("onlineEndpoint", "online_endpoint"),
-    ("batchEndpoint", "batch_endpoint"),
-    ("datastore", "datastore"),
-    ("azureBlob", "datastore"),
-    ("azureFile", "datastore"),
-    ("azureDataLake", "datastore"),
-    ("featureStoreEntity", "feature_store_entity"),
-    ("featureStore", "feature_store"),
-    ("featureSet", "feature_set"),
-    ("pipelineComponent", "pipeline_component"),
-    ("pipelineJob", "pipeline"),
-    ("commandComponent", "component"),
-    ("Component", "component"),
-    ("commandJob", "command_job"),
-    ("sweepJob", "sweep_job"),
-    ("Job", "other_job"),
-    ("schedule", "schedule"),
-    ("data", "asset"),
-    ("model", "asset"),
-    ("environment", "environment"),
-    ("amlCompute", "compute"),
-    ("computeInstance", "compute"),
-    ("compute", "compute"),
-)
+_KIND_BY_SCHEMA: Mapping[str, Kind] = word_tables("spec")["kinds_of_schemas"]["words"]
 # The comment that tells an editor of a settings file's schema.
 _SETTINGS_SCHEMA = regex(r"^# *yaml-language-server: *\$schema=\S*\bsettings/(\w+)\.schema\.json", re.MULTILINE)
 _LONGEST_COMMENTS = 4_000
@@ -313,4 +286,4 @@ def kind_by_schema(root: Node) -> Kind | None:
     match = _SCHEMA_NAME.search(root.text_of("$schema"))
     if match is None:
         return None
-    return next((kind for part, kind in _KIND_BY_SCHEMA if part.lower() in match[1].lower()), None)
+    return next((kind for part, kind in _KIND_BY_SCHEMA.items() if part.lower() in match[1].lower()), None)

@@ -10,7 +10,7 @@ from functools import cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from trainyard.resources import schema_source, shared_definitions
+from trainyard.resources import schema_source, shared_definitions, word_tables
 from trainyard.settings.regex import regex
 from trainyard.settings.suggestions import close_match, closest, did_you_mean, only_close
 from trainyard.spec.diagnostic import Diagnostic, Related, Severity, Span
@@ -297,34 +297,9 @@ _RULE_OF_KEYWORD = {
     "anyOf": WRONG_TYPE,
     "oneOf": WRONG_TYPE,
 }
-# What other languages call Azure ML's types.
-_SYNONYMS = {
-    "float": "number",
-    "double": "number",
-    "str": "string",
-    "text": "string",
-    "bool": "boolean",
-    "int": "integer",
-    "long": "integer",
-    "folder": "uri_folder",
-    "directory": "uri_folder",
-    "file": "uri_file",
-}
-_TYPE_WORDS = {
-    "string": "a text",
-    "integer": "a whole number",
-    "number": "a number",
-    "boolean": "true or false",
-    "object": "keys with values",
-    "array": "a list",
-    "null": "nothing",
-}
-_BOUND_WORDS = {
-    "minimum": "{limit} or more",
-    "maximum": "{limit} or less",
-    "exclusiveMinimum": "more than {limit}",
-    "exclusiveMaximum": "less than {limit}",
-}
+_SYNONYMS: dict[str, str] = word_tables("spec")["synonyms_of_types"]["words"]
+_TYPE_WORDS: dict[str, str] = word_tables("spec")["types"]["words"]
+_BOUND_WORDS: dict[str, str] = word_tables("spec")["bounds"]["words"]
 
 
 def _wrong_value(

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import yaml
 
 from trainyard.project_files import read_bytes
+from trainyard.resources import word_tables
 from trainyard.settings.files import TooLarge
 from trainyard.settings.regex import regex
 from trainyard.spec.diagnostic import Diagnostic, Related, Span, SpecError
@@ -42,18 +43,7 @@ _SHORTEST_DEEP_LINE = 2 * DEEPEST_NESTING
 STRING_TAG = "tag:yaml.org,2002:str"
 COLLECTION_TAGS = frozenset({"tag:yaml.org,2002:map", "tag:yaml.org,2002:seq"})
 
-_HINT_BY_PROBLEM = (
-    ("mapping values are not allowed", "Quote a value that holds ': ', and check this line's indentation."),
-    ("could not find expected ':'", "A key is followed by ': '; check this line and the one above."),
-    ("did not find expected key", "Check the indentation of this line and the quotes of the lines above."),
-    ("did not find expected ',' or", "A '[' or '{' above is not closed, or a comma is missing."),
-    ("expected ',' or", "A '[' or '{' above is not closed, or a comma is missing."),
-    ("did not find expected node content", "A '[' or '{' above is not closed, or a comma is too many."),
-    ("did not find expected '-' indicator", "The items of a list begin in the same column, each with '- '."),
-    ("tab character that violates indentation", "Indent with spaces."),
-    ("undefined alias", "A value that begins with '*' is quoted, or the anchor (&name) is written above it."),
-    ("unexpected end of stream", "A quote is not closed."),
-)
+_HINT_BY_PROBLEM: dict[str, str] = word_tables("spec")["yaml_hints"]["words"]
 
 
 # What is opened here and missed only later, or at the end of the file.
@@ -227,7 +217,7 @@ def _syntax_problem(file: Path, text: str, error: yaml.YAMLError) -> Diagnostic:
     problem = error.problem or error.context or "not YAML"
     assert mark is not None, error
     character = text[mark.index : mark.index + 1]
-    hint = next((hint for part, hint in _HINT_BY_PROBLEM if part in problem), "")
+    hint = next((hint for part, hint in _HINT_BY_PROBLEM.items() if part in problem), "")
     if "cannot start any token" in problem:
         if character == "\t":
             problem, hint = "a tab where YAML requires spaces", "Indent with spaces."

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from trainyard.lint.checks import LintContext, check, known_words, number_of
 from trainyard.lint.placements import Placement
+from trainyard.lint.scripts.syntax import dotted
 from trainyard.settings.deepspeed_configuration import is_same, refusals
 from trainyard.settings.regex import regex
 from trainyard.settings.suggestions import close_match, did_you_mean, only_close
@@ -74,17 +75,17 @@ print("training")
 
 @check("placement")
 def _deepspeed(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
+    is_step, is_json = placement.use.step_settings is not None, _is_read_as_json(placement, context)
     for named in _named_configurations(placement, context):
         if not os.path.isfile(named.file):
             message = f"the DeepSpeed configuration '{named.reference}' does not exist"
             yield DEEPSPEED_CONFIG_NOT_FOUND.at(named.span, message, similar_file(named.file))
-        found = context.cached(("deepspeed", named.file), partial(_read_json, named.file))
+        found = context.cached(("deepspeed", named.file, is_json), partial(_read_json, named.file, is_json))
         if isinstance(found, Diagnostic):
             yield found
         elif found is not None and (repeated := [each for each in found.problems if each.rule == DUPLICATE_KEY.id]):
             yield from repeated
         elif found is not None:
-            is_step = placement.use.step_settings is not None
             wrong = chain(_offload(found, is_step), _two_precisions(found), _wrong_values(found, is_step))
             of_use = chain(_batch_arithmetic(found, placement), _bf16_without_hardware(found, placement))
             reported = [*_unknown_keys(found), *wrong, *of_use, *_against_trainer(found, placement, context)]
@@ -95,9 +96,25 @@ def _deepspeed(placement: Placement, context: LintContext) -> Iterator[Diagnosti
 
 DEEPSPEED_CONFIG_NOT_JSON = Rule("AML702", "deepspeed-config-not-json", "error", is_let_pass=True).explained(
     summary="The DeepSpeed configuration is not valid JSON.",
-    why="DeepSpeed reads it with Python's json: no comments, no trailing commas, no duplicate keys.",
-    example=_JOB + '=== src/ds.json\n{\n  "train_batch_size": 64‹,⇒›\n‸}\n',
+    why="Trainyard's step, the Trainer of transformers and accelerate read it with Python's json: no comments, no "
+    "trailing commas. DeepSpeed itself reads a file with hjson, which takes both: where a script gives it the path, "
+    "only a file that ends too early is reported.",
+    example=_JOB.replace('print("training")', "from transformers import Trainer\n\nTrainer().train()")
+    + '=== src/ds.json\n{\n  "train_batch_size": 64‹,⇒›\n‸}\n',
 )
+_READS_JSON = regex(
+    r"(?:transformers|accelerate|trl)\.(?:\w+\.)*\w*(?:Trainer|TrainingArguments|HfArgumentParser|Accelerator|"
+    r"DeepSpeedPlugin|HfDeepSpeedConfig)|(?:lightning|pytorch_lightning)\..*DeepSpeedStrategy"
+)
+
+
+def _is_read_as_json(placement: Placement, context: LintContext) -> bool:
+    """Whether Trainyard's step or a library reads the configuration, and not DeepSpeed itself."""
+    command = context.command_of(placement.component)
+    scripts = [syntax for _, _, syntax in context.scripts_of(command)] if command is not None else []
+    called = {dotted(call.func, syntax.imported) for syntax in scripts for call in syntax.calls}
+    is_of_library = "deepspeed.initialize" not in called and any(map(_READS_JSON.fullmatch, called))
+    return placement.use.step_settings is not None or is_of_library
 
 
 DEEPSPEED_UNKNOWN_KEY = Rule("AML703", "deepspeed-unknown-key", "error", is_let_pass=True).explained(
@@ -442,10 +459,13 @@ def _against_trainer(document: Document, placement: Placement, context: LintCont
                 yield DEEPSPEED_AGAINST_SETTINGS.at(node.span, message, hint, [Related(called.place, "it is run here")])
 
 
-def _read_json(file: Path) -> Document | Diagnostic | None:
+def _read_json(file: Path, is_json: bool) -> Document | Diagnostic | None:
     try:
-        data, document = read_json(file)
+        data, document = read_json(file, with_comments=not is_json)
     except json.JSONDecodeError as error:
+        # Of a file that is JSON up to its end, hjson takes no more than json does.
+        if not is_json and not 0 < len(error.doc.rstrip()) <= error.pos:
+            return None
         span = Span(file, error.lineno, error.colno, error.lineno, error.colno + 1)
         return DEEPSPEED_CONFIG_NOT_JSON.at(span, f"not valid JSON: {error.msg.lower()}")
     except RecursionError:
