@@ -63,7 +63,7 @@ def test_version(trainyard: Run) -> None:
         (["render", "nd69"], ["nd69", "nd96"]),
         (["render", "nd96", "--sett", "nodes=4"], ["--sett", "--set"]),
         (["render", "nd96", "--set", "nodes"], ["--set nodes", "KEY=VALUE"]),
-        (["render", "nd96", "--check", "--diff"], ["exclude each other"]),
+        (["render", "nd96", "--check", "--diff"], ["cannot be combined"]),
         (["run", "pipelines/dpp.yaml"], ["pipelines/dpp.yaml", "pipelines/ddp.yaml"]),
         (["run", "pipelines"], ["is a folder"]),
         (["run"], ["FILE"]),

@@ -266,7 +266,7 @@ def test_lint_does_not_read_a_home_directory_unasked(
     monkeypatch.chdir(very_many)
     outcome = trainyard("lint")
     assert outcome.exit_code == 2
-    assert "is in no repository and has more than 5,000 YAML files" in outcome.stderr
+    assert "is not in a repository and has more than 5,000 YAML files" in outcome.stderr
     assert "or read them all with --yes" in outcome.stderr
     assert "in 1 file" in trainyard("lint", "--yes").stderr
     assert "in 1 file" in trainyard("lint", "pipeline.yml").stderr

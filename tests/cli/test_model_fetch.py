@@ -177,7 +177,7 @@ def test_the_weights_of_two_models_are_not_mixed(trainyard: Run, asked: list[str
     [
         (["owner/nothing"], "unknown model owner/nothing; check the name, or give a token if it is private: HF_TOKEN="),
         (["owner/Small-Model", "--revision", "v9"], "owner/Small-Model has no revision v9"),
-        (["owner/gated"], "owner/gated is for those who have accepted its terms; accept its terms on its page"),
+        (["owner/gated"], "owner/gated is only for those who have accepted its terms; accept its terms on its page"),
         (["owner/pickled"], "owner/pickled has no model.safetensors: choose another model"),
         (["owner/weights-alone"], "owner/weights-alone has no config.json: choose another model"),
         (["one/two/three"], "one/two/three is not a name of the Hub; expected OWNER/MODEL"),

@@ -126,7 +126,7 @@ WRONG_USAGE: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
     (("skus", "A100"), ("unknown VM size 'A100'", "Standard_ND96asr_v4")),
     (("skus", "Standard_ND96asr_v5"), ("'Standard_ND96asr_v5'", "Standard_ND96asr_v4")),
     (("schemas", "pipline.json"), ("unknown schema 'pipline.json'", "Did you mean 'pipeline'")),
-    (("new", "component", "My-Step"), ("'My-Step'", "small letters", "clean_text")),
+    (("new", "component", "My-Step"), ("'My-Step'", "lower-case letters", "clean_text")),
     (("new", "component", "train_ddp"), ("'train_ddp' already", "another name")),
     (("new", "pipeline", "ddp"), ("'ddp' already", "another name")),
     # --set of render

@@ -61,7 +61,7 @@ _ENGINES_THAT_OFFLOAD = {"optimizer": ("zero1", "zero2", "zero3"), "all": ("fsdp
 @click.option("--precision", type=OneOf(PRECISIONS), help="bf16-true keeps AdamW in bf16 too.  [default: bf16]")
 @click.option("--activation-checkpointing", type=OneOf(CHECKPOINTING), default="none", show_default=True)
 @click.option("--compile", "compiled", is_flag=True, help="Compile the model with torch.compile.")
-@click.option("--stack", type=OneOf(STACKS), default="sdpa", show_default=True, help="What is one kernel each.")
+@click.option("--stack", type=OneOf(STACKS), default="sdpa", show_default=True, help="Which operations are one kernel.")
 @click.option("--stack-year", type=AtLeast(2016), default=STACK_YEAR, show_default=True, help="Of the software.")
 @click.option("--loss-chunk-tokens", type=AtLeast(0), default=0, help="Compute logits for N tokens at a time; 0: all.")
 @click.option("--tuning", type=OneOf(TUNINGS), default="full", show_default=True, help="What is trained.")
@@ -78,11 +78,9 @@ _ENGINES_THAT_OFFLOAD = {"optimizer": ("zero1", "zero2", "zero3"), "all": ("fsdp
 @click.option("--epochs", type=AtLeast(1.0), help="How often the training goes through them.  [default: 1]")
 @click.option("--what-if", "compares", is_flag=True, help="Compare 1, 2, 4 … --nodes machines and all engines.")
 @click.option("--search", "searches", is_flag=True, help="Find what is fastest or cheapest on up to --nodes machines.")
-@click.option(
-    "--headroom", type=AtLeast(0.0), default=12.0, show_default=True, help="Per cent of memory they leave free."
-)
-@click.option("--global-batch-size", type=AtLeast(1), help="With these two: samples of a step of all GPUs.")
-@click.option("--format", "output_format", type=OneOf(_FORMATS), default="text", help="The last two: --what-if.")
+@click.option("--headroom", type=AtLeast(0.0), default=12.0, show_default=True, help="Percent of memory to keep free.")
+@click.option("--global-batch-size", type=AtLeast(1), help="With --what-if, --search: samples per step, all GPUs.")
+@click.option("--format", "output_format", type=OneOf(_FORMATS), default="text", help="markdown, html: with --what-if.")
 def estimate(
     model: str | None,
     task: str | None,

@@ -116,8 +116,8 @@ def _show_most_serious(found: Sequence[Diagnostic]) -> None:
 
 def _say_what_to_fill_in(source: InstalledFrom, file: Path) -> None:
     if source.problem:
-        where = f"fill in, in {short(file)}, where other machines get Trainyard from"
-        click.echo(f"note: {where}; of this one that is not known: {source.problem}", err=True)
+        where = f"set in {short(file)} where other machines install Trainyard from"
+        click.echo(f"note: {where}; it could not be found out here: {source.problem}", err=True)
 
 
 def write_new(

@@ -43,10 +43,10 @@ _FORMATS = ("text", "json", "sarif", "github")
 @click.option("-f", "--file", "more_paths", multiple=True, metavar="FILE", help="The same as PATH, as in `az ml`.")
 @click.option("--format", "output_format", type=OneOf(_FORMATS), default="text", show_default=True)
 @click.option("--fix", is_flag=True, help="Fix what is safe to fix: mistyped names, unquoted texts.")
-@click.option("--pedantic", is_flag=True, help="Also report what careful teams differ on.")
-@click.option("--fail-on", type=OneOf(FAIL_ON), help="What exit code 1 stands for.  [default: error]")
+@click.option("--pedantic", is_flag=True, help="Also report what careful teams disagree on.")
+@click.option("--fail-on", type=OneOf(FAIL_ON), help="Exit with 1 from this severity on.  [default: error]")
 @click.option(
-    "--select", multiple=True, metavar="RULES", help="Report only these: AML304, or AML2 for all that begin so."
+    "--select", multiple=True, metavar="RULES", help="Report only these: AML304, or AML2 for all that begin with it."
 )
 @click.option("--ignore", multiple=True, metavar="RULES", help="Do not report these.")
 @click.option("--baseline", type=PathOf("file"), help="Known findings, not reported again.")
@@ -145,7 +145,7 @@ def _ask_before_reading_much(folder: Path) -> None:
     """
     if repository_of(folder) is not None or not any(islice(yaml_files(folder), _MOST_UNASKED, None)):
         return
-    what = f"{folder} is in no repository and has more than {_MOST_UNASKED:,} YAML files"
+    what = f"{folder} is not in a repository and has more than {_MOST_UNASKED:,} YAML files"
     if not sys.stdin.isatty():
         raise UsageError(f"{what}; name the files or folders to check, or read them all with --yes")
     click.confirm(f"{what}; read them all?", abort=True, err=True)

@@ -92,7 +92,7 @@ def _explaining(name: str, revision: str | None) -> Iterator[None]:
         raise UserError(f"{name} is not a name of the Hub; expected OWNER/MODEL") from None
     except errors.GatedRepoError:
         advice = "accept its terms on its page, then give a token: HF_TOKEN=…, or `hf auth login`"
-        raise UserError(f"{name} is for those who have accepted its terms; {advice}") from None
+        raise UserError(f"{name} is only for those who have accepted its terms; {advice}") from None
     except errors.RepositoryNotFoundError:
         raise UserError(f"unknown model {name}; check the name, or give a token if it is private: HF_TOKEN=…") from None
     except errors.RevisionNotFoundError:

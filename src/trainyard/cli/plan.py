@@ -88,7 +88,7 @@ def plan(
     if against is not None:
         given = {"profile": profile, "sku": sku, "base-model": base_model, "tokens": tokens, "images": images}
         if unsuited := [f"--{flag}" for flag, value in {**given, "from-run": from_run}.items() if value is not None]:
-            raise click.UsageError(f"--against and {' and '.join(unsuited)} exclude each other; files are as they are")
+            raise click.UsageError(f"--against and {' and '.join(unsuited)} cannot be combined; files are as they are")
         from trainyard.cli.plan_difference import plan_against, plan_all_against  # a tenth of the time of a plan
 
         if file is not None or file_option is not None:

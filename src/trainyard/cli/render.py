@@ -32,8 +32,8 @@ from trainyard.terminal import print_error, short
 @click.option("--diff", is_flag=True, help="Write nothing; show on one screen what this profile would change.")
 @click.option("-v", "--verbose", is_flag=True, help="With --diff: all of it, with the lines that would change.")
 @click.option("--out", type=PathOf("folder"), help="Write into another folder.")
-@click.option("--adopt", "adopted", type=PathOf("file"), help="Carry the values edited in this rendered file back.")
-@click.option("--release", "released", type=PathOf("file"), help="Render this file no longer: it is yours, as it is.")
+@click.option("--adopt", "adopted", type=PathOf("file"), help="Copy the values edited in this rendered file back.")
+@click.option("--release", "released", type=PathOf("file"), help="Stop rendering this file: it is yours, as it is.")
 def render(
     profile: str | None,
     settings: tuple[str, ...],
@@ -59,7 +59,7 @@ def render(
       trainyard render --adopt pipelines/ddp.yaml values edited there go into the profile or the template
     """
     if check and diff:
-        raise click.UsageError("--check and --diff exclude each other: --check takes the profile from the files.")
+        raise click.UsageError("--check and --diff cannot be combined: --check takes the profile from the files.")
     if verbose and not diff:
         raise click.UsageError("-v goes with --diff")
     project = working_folder.project()

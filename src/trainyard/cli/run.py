@@ -42,7 +42,7 @@ from trainyard.terminal import short
 @click.option("--only", metavar="JOB", help="Run one job, on the outputs of earlier runs.")
 @click.option("--from", "from_job", metavar="JOB", help="Run this job and what depends on it.")
 @click.option("--no-cache", is_flag=True, help="Run unchanged steps again.")
-@click.option("--reuse-imports", is_flag=True, help="Reuse a step of whose code nothing has changed that it imports.")
+@click.option("--reuse-imports", is_flag=True, help="Reuse a step if nothing that it imports has changed.")
 @click.option("--strict", is_flag=True, help="Refuse what Azure ML would accept: dropped keys, ignored inputs.")
 @click.option("--python", type=PathOf("file"), help="The Python that jobs run with; this one otherwise.")
 @click.option(

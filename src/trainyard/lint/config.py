@@ -4,7 +4,7 @@
 exclude = ["examples/**"]           # patterns as in .gitignore, relative to this file's folder
 baseline = "lint-baseline.json"     # known findings, not reported until they are fixed
 
-pedantic = true                     # also report what careful teams differ on
+pedantic = true                     # also report what careful teams disagree on
 fail_on = "warning"                 # exit 1 for warnings too; "error" by default
 select = ["AML2", "AML304"]         # report only these rules, or those whose ids begin so
 ignore = ["AML214"]                 # do not report these

@@ -411,7 +411,7 @@ def _failed(file: Path, error: Exception) -> Diagnostic:
 
 def _too_slow(file: Path) -> Diagnostic:
     message = f"checking this file takes more than {CPU_SECONDS:g} seconds of processor time; the rest is not checked"
-    return TOO_LARGE.at(Span(file), message, "Divide it into several files.")
+    return TOO_LARGE.at(Span(file), message, "Split it into several files.")
 
 
 def _on_one_line(diagnostic: Diagnostic) -> Diagnostic:

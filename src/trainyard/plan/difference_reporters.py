@@ -105,7 +105,7 @@ FORMATTERS: dict[str, Callable[[PlanDifference], str]] = {"text": as_text, "mark
 def several(found: Sequence[PlanDifference], against: str, output_format: str, broken: Sequence[str] = ()) -> str:
     """Return the differences of several pipelines one after another, as JSON in a list. UsageError for html.
 
-    Text and Markdown begin with a line for each pipeline in `broken`, which says why it can be planned no more.
+    Text and Markdown begin with a line for each pipeline in `broken`, which says why it can no longer be planned.
     """
     if output_format == "html":
         raise UsageError("--format html takes one FILE")
@@ -113,7 +113,7 @@ def several(found: Sequence[PlanDifference], against: str, output_format: str, b
     if output_format == "json":
         return printing.json_text([json.loads(text) for text in texts])
     mark, prose = ("- ", markdown.prose) if output_format == "markdown" else ("", str)
-    lines = [f"{mark}can be planned no more: {prose(each)}" for each in broken]
+    lines = [f"{mark}can no longer be planned: {prose(each)}" for each in broken]
     blocks = ["\n".join(lines), *texts] if lines else texts
     return "\n\n".join(blocks) or f"against {against}: {NOTHING} in any pipeline"
 

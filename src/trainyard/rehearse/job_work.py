@@ -209,7 +209,7 @@ def _reason_to_run(context: RunContext, job: LocalJob, *, is_restarted: bool) ->
     reasons = {
         "it is restarted": is_restarted,
         "it was asked for by name": job.name == context.named_job,
-        "it is hit on purpose": job.name in context.faults,
+        "this run interrupts it on purpose": job.name in context.faults,
         "--no-cache": not context.options.use_cache,
         "force_rerun: true": context.pipeline.force_rerun,
         "is_deterministic: false": not job.component.is_deterministic,

@@ -199,7 +199,7 @@ def _in_another_place(path: tuple[str, ...], key: str, whole_schema: dict[str, A
 
 _PATTERN_WORDS = {
     "^[^\\n]+$": "one line of text",
-    "^[a-z0-9][a-z0-9_-]*$": "the name of a profile: small letters, digits, _ and -",
+    "^[a-z0-9][a-z0-9_-]*$": "the name of a profile: lower-case letters, digits, _ and -",
     "^[A-Za-z][A-Za-z0-9-]{1,22}[A-Za-z0-9]$": "3 to 24 letters, digits and hyphens, a letter first: Azure's rule",
     "^[1-9][0-9]*[kmgKMG]$": "a whole number followed by k, m or g, such as 64g",
     "^azureml:": "an address that begins with azureml:",

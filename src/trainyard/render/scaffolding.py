@@ -235,6 +235,6 @@ def _profile_for(text: str, recipe: str) -> str:
 
 def _check_name(kind: str, name: str, taken: Any) -> None:
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or keyword.iskeyword(name):
-        raise UsageError(f"invalid {kind} name {name!r}; expected small letters, digits and _, such as clean_text.")
+        raise UsageError(f"invalid {kind} name {name!r}; expected lower-case letters, digits and _, as in clean_text.")
     if name in taken:
         raise UsageError(f"there is a {kind} {name!r} already; choose another name.")

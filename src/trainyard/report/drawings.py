@@ -204,7 +204,7 @@ def _point(place: BoxCentre, tall: bool) -> str:
 
 
 class Bar(NamedTuple):
-    """One attempt: its start and its length, in per cent of the timeline."""
+    """One attempt: its start and its length, in percent of the timeline."""
 
     start: float
     length: float

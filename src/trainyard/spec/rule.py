@@ -86,7 +86,7 @@ class Rule(NamedTuple):
     suppressed_by_errors: bool = False
     """Not reported in a file that has errors, because it is often just a consequence of one of them."""
     pedantic: bool = False
-    """Only reported with `--pedantic`, or if the settings give the rule a severity: careful teams differ on it."""
+    """Only reported with `--pedantic`, or if the settings give the rule a severity: careful teams disagree on it."""
     local_run_only: bool = False
     """Stops `trainyard run`, but is not a mistake in the YAML: `trainyard lint` does not report it."""
 

@@ -36,7 +36,7 @@ def test_a_rank_that_never_comes_is_named() -> None:
     ranks.processes[0].wait(LIMIT_SECONDS)
     ranks.kill()
     ranks.wait()
-    assert "rank 1 of 2 did not come to 127.0.0.1:" in ranks.outputs[0]
+    assert "rank 1 of 2 did not connect to 127.0.0.1:" in ranks.outputs[0]
 
 
 def test_a_listener_that_never_answers_is_named_when_the_time_is_over() -> None:

@@ -92,7 +92,7 @@ def test_which_ranks_are_late() -> None:
     assert late_ranks({0: here, 1: Place(7, 0, "forward pass"), 2: here, 3: Place(7, 0, "forward pass")}) == (
         "late: ranks 1, 3, at step 7, forward pass; others are at step 7, backward pass"
     )
-    assert late_ranks({0: here, 1: None}) == "no word from rank 1"
+    assert late_ranks({0: here, 1: None}) == "nothing heard from rank 1"
 
 
 def test_a_single_rank_that_hangs_dumps_its_stacks(tmp_path: Path) -> None:
@@ -201,7 +201,7 @@ def test_a_hang_is_ended_with_its_finding_before_the_watchdog_would() -> None:
     with waiting_rank(store, 4, "before") as waiting:
         output, _ = waiting.communicate(timeout=60)
     assert waiting.returncode == 1
-    assert output.splitlines()[-1] == "rank 1: error: waited at step 3, backward pass, but no word from rank 0"
+    assert output.splitlines()[-1] == "rank 1: error: waited at step 3, backward pass, but nothing heard from rank 0"
     assert "time.sleep(60)" in output or 'File "<string>"' in output, "the stacks come first"
 
 

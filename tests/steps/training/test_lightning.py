@@ -162,7 +162,7 @@ def test_two_ranks_divide_the_samples_of_a_data_module_which_one_of_them_prepare
     [
         ("lightning_modules:torch", (), 2, "torch is not a lightning.pytorch.LightningDataModule"),
         ("lightning_modules:WithoutLoader", (), 2, "lacks train_dataloader, which Lightning needs"),
-        ("lightning_modules:StreamedData", (), 1, "reads a Stream, whose samples have no numbers to divide and resume"),
+        ("lightning_modules:StreamedData", (), 1, "reads a Stream, whose samples have no indices to divide and resume"),
         ("lightning_modules:WeightedData", (), 1, "has a WeightedRandomSampler of its own, which could not resume"),
         ("lightning_modules:SeveralLoaders", (), 1, "returned a list; expected one torch.utils.data.DataLoader"),
         ("lightning_modules:BatchedByItself", (), 1, "has no batch_size, so samples could not be counted"),

@@ -126,7 +126,7 @@ def _misspelt_keys(conda: Node) -> Iterator[Diagnostic]:
     for name, entry in conda.entries.items():
         meant = only_close(name, [key for key in _CONDA_KEYS if key not in conda.entries])
         if name not in _CONDA_KEYS and meant is not None:
-            message = f"conda knows no key '{shorten(name)}', and ignores what is beneath it"
+            message = f"conda does not know the key '{shorten(name)}', and ignores what is beneath it"
             yield PINS_CONFLICT.at(entry.key.span, message, f"Write {meant}.", replacement=meant)
 
 

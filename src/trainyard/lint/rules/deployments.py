@@ -1,4 +1,4 @@
-"""Endpoints and deployments: traffic that does not add up, settings that exclude each other, scoring scripts."""
+"""Endpoints and deployments: traffic that does not add up, settings that contradict each other, scoring scripts."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _batch_default(file: LintedFile, context: LintContext) -> Iterator[Diagnosti
 
 DEPLOYMENT_CONTRADICTION = Rule("AML330", "deployment-contradiction", "error").explained(
     summary="The settings of a deployment contradict each other.",
-    why="A scale has its least number of machines below its most. `code` comes with a `scoring_script`; machines are "
+    why="The minimum of a scale is below its maximum. `code` comes with a `scoring_script`; machines are "
     "counted once, in `resources` or in `settings`; a pipeline has a `component`, and a model a `model`.",
     example="""\
 name: blue
@@ -186,7 +186,7 @@ def _request_time(file: LintedFile, context: LintContext) -> Iterator[Diagnostic
 
 SCORING_SCRIPT = Rule("AML516", "scoring-script", "error", is_let_pass=True).explained(
     summary="The scoring script of a deployment lacks `init()` or `run(data)`.",
-    why="The server of models imports the script, calls `init()` once, and `run(data)` for each request or "
+    why="The model server imports the script, calls `init()` once, and `run(data)` for each request or "
     "mini-batch. Azure ML's client does not look into it.",
     example="""\
 name: blue

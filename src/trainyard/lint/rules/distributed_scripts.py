@@ -233,7 +233,7 @@ def _one_gpu_for_all(script: _Script, placement: Placement) -> Iterator[Diagnost
 
 
 def _same_device(script: _Script, placement: Placement) -> Iterator[Diagnostic]:
-    """A device of a fixed number in a script that joins its processes and never chooses a GPU by rank."""
+    """A device of a fixed number in a script that creates a process group and never chooses a GPU by rank."""
     if "init_process_group" not in script.names or any(name in script.names for name in ("set_device", "device_ids")):
         return
     if any(name.startswith("cuda:") and name != "cuda:0" for name in script.names):
@@ -267,7 +267,7 @@ def _only_number(devices: ast.expr | None) -> int | None:
 
 
 PROCESSES_APART = Rule("AML634", "processes-apart", "warning").explained(
-    summary="A job of several processes runs a script with DataParallel, in which they never join.",
+    summary="A job of several processes runs a script with DataParallel, which never connects them.",
     why="DataParallel is for one process with all GPUs of a machine: each process trains the whole model by itself, on "
     "the same GPUs. Use DistributedDataParallel (docs/coming-from/data_parallel.md), or one process without a "
     "`distribution`.",
@@ -283,7 +283,7 @@ model = torch.nn.DataParallel(torch.nn.Linear(2, 2).cuda())
 model(torch.ones(2, 2)).sum().backward()
 """,
 )
-# What joins the processes, or lets each do a part of the work.
+# What connects the processes, or lets each do a part of the work.
 _JOINS = (
     *("init_process_group", "init_distributed", "DistributedDataParallel", "FullyShardedDataParallel"),
     *("horovod", "RANK"),
@@ -300,7 +300,7 @@ def _processes_apart(script: _Script, placement: Placement) -> Iterator[Diagnost
         message = f"each of the {count} processes trains the whole model by itself: {script.called.name} uses"
         hint = "Use DistributedDataParallel, or remove the distribution for one process with all GPUs."
         said = "DataParallel is for one process"
-        yield script.found(PROCESSES_APART, call, f"{message} DataParallel and joins none", hint, said)
+        yield script.found(PROCESSES_APART, call, f"{message} DataParallel and creates no process group", hint, said)
         break
 
 

@@ -59,7 +59,7 @@ def _init_job(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diagno
     elif named and jobs and not jobs.keys() - {node.text for node in named.values()}:
         key, node = next(iter(named.items()))
         message = f"the pipeline has no job besides those of {' and '.join(repr(each) for each in named)}"
-        yield INIT_JOB.at(node.span, message, "Add the jobs that it is about.")
+        yield INIT_JOB.at(node.span, message, "Add the jobs that they run before or after.")
 
 
 def _bound_to(job: Job, jobs: Mapping[str, Job]) -> Job | None:

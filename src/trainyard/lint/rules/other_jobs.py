@@ -151,8 +151,8 @@ def _exit_score(job: Node) -> Iterator[Diagnostic]:
     """A score to stop at that no trial reaches, since metrics of classification are shares."""
     score, is_share = job.find("limits", "exit_score"), "classification" in job.word("task")
     if score is not None and isinstance(score.data, (int, float)) and score.data > 1 and is_share:
-        message = f"no trial reaches an exit_score of {score.text}: the metrics of classification end at 1"
-        yield AUTOML_CONTRADICTION.at(score.span, message, f"Write {float(score.data) / 100:g}, if this is per cent.")
+        message = f"no trial can reach an exit_score of {score.text}: metrics of classification are at most 1"
+        yield AUTOML_CONTRADICTION.at(score.span, message, f"Write {float(score.data) / 100:g}, if it is a percentage.")
 
 
 def _outputs(job: Node) -> Iterator[Diagnostic]:

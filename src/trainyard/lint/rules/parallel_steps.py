@@ -137,7 +137,7 @@ def _takes_one(function: ast.AST) -> bool:
 
 MINI_BATCHES = Rule("AML322", "mini-batches", "warning").explained(
     summary="What a parallel step splits, or how, does not fit its input.",
-    why="`input_data` names an input that is data. Of files, `mini_batch_size` is how many make a mini-batch; of a "
+    why="`input_data` names an input that is data. For files, `mini_batch_size` is how many make a mini-batch; for a "
     "table it is a size, such as 10kb. `append_row_to` names an output that is a file.",
     example=_JOB.replace("‸score.py", "score.py").replace("‸10", '‹10kb⇒"10"›'),
 )
@@ -153,7 +153,7 @@ def _mini_batches(file: LintedFile, context: LintContext) -> Iterator[Diagnostic
             message = f"a parallel step splits data, and this input is a {kind}"
             yield MINI_BATCHES.at(data.span, message, "Name an input of type uri_folder or mltable.", severity="error")
         if size is not None and kind in _FILES and _BYTES.fullmatch(size.text):
-            message = f"of files, mini_batch_size is a number, not a size such as {size.text}"
+            message = f"for files, mini_batch_size is a number, not a size such as {size.text}"
             yield MINI_BATCHES.at(size.span, message, 'Write `mini_batch_size: "10"`.')
         keys = step.node.entries.get("partition_keys")
         if size is not None and keys is not None and keys.value.items:

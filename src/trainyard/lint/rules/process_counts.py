@@ -247,7 +247,7 @@ NODES_WITHOUT_DISTRIBUTION = Rule(
     "AML618", "nodes-without-distribution", "warning", suppressed_by_errors=True
 ).explained(
     summary="There are several machines, but no `distribution` that connects them.",
-    why="Azure ML then sets no RANK, WORLD_SIZE or MASTER_ADDR: the machines do not know of each other, and "
+    why="Azure ML then sets no RANK, WORLD_SIZE or MASTER_ADDR: the machines do not know about each other, and "
     "all of them are paid for.",
     example="""\
 @command
@@ -265,7 +265,7 @@ def _nodes_without_distribution(placement: Placement, context: LintContext) -> I
     if count is None or nodes is None or nodes < 2 or placement.distribution is not None or _launchers(placement):
         return
     if any(words[0].text in ("python", "python3") for words in simple_commands(placement.component.command.text)):
-        message = f"{nodes} machines without a distribution: they do not know of each other"
+        message = f"{nodes} machines without a distribution: they do not know about each other"
         hint = "Write `distribution: {type: pytorch, process_count_per_instance: GPUS}`, or use one machine."
         yield NODES_WITHOUT_DISTRIBUTION.at(placement.settled(count).span, message, hint)
 

@@ -38,7 +38,7 @@ OF_RANK = regex(r"rank|master|main|primary|chief|getpid|uuid", re.IGNORECASE)
 
 
 PROCESS_GROUP = Rule("AML621", "process-group", "error").explained(
-    summary="A script joins its processes in a way that cannot work on the machines of the job.",
+    summary="A script creates its process group in a way that cannot work on the machines of the job.",
     why="NCCL needs a GPU for each process; on machines without one, use gloo. With a rank or an address of its own "
     "in the script, every process is the same one or waits for itself: Azure ML sets RANK, WORLD_SIZE and MASTER_ADDR. "
     "Only calls that do not depend on a condition are looked at.",
@@ -102,7 +102,7 @@ def _may_be_left_out(node: ast.AST) -> bool:
 def _backend(
     call: ast.Call, called: CalledScript, syntax: Syntax, flags: ScriptFlags | None, placement: Placement
 ) -> object:
-    """The backend by which a script joins its processes: a literal, or what the command passes for it."""
+    """The backend of a script's process group: a literal, or what the command passes for it."""
     written = keyword(call, "backend") or (call.args[0] if call.args else None)
     if not isinstance(written, ast.Attribute) or flags is None:
         return constant(written)
@@ -120,7 +120,7 @@ def _backend(
 def _joined(
     call: ast.Call, backend: object, called: CalledScript, file: Path, placement: Placement
 ) -> Iterator[Diagnostic]:
-    here = line_of(file, call, "the processes are joined here")
+    here = line_of(file, call, "the process group is created here")
     sku = placement.sku
     has_gpu = bool(sku.gpu_count) if sku is not None else _CPU_FAMILY.match(placement.size) is None
     if isinstance(backend, str) and backend.lower() not in _BACKENDS:
@@ -129,18 +129,18 @@ def _joined(
             message = f"{called.name} asks for the backend '{backend}', which PyTorch does not have"
             yield PROCESS_GROUP.at(called.place, message, f"Did you mean '{meant}'?", [here])
     elif backend in ("nccl", "NCCL") and not has_gpu:
-        message = f"{called.name} joins its processes with NCCL, and {placement.size} has no GPU"
+        message = f"{called.name} creates its process group with NCCL, and {placement.size} has no GPU"
         yield PROCESS_GROUP.at(called.place, message, "Use gloo.", [here, *machine_related(placement)])
     nodes, per_node = placement.nodes, placement.processes_per_node
     address = constant(keyword(call, "init_method"))
     host = _FIXED_ADDRESS.match(address) if isinstance(address, str) else None
     if host is not None and nodes is not None and nodes > 1:
-        message = f"{called.name} runs on {nodes} machines, and each of them is to meet the others at {host[1]}"
+        message = f"{called.name} runs on {nodes} machines, and each of them looks for the others at {host[1]}"
         hint = "Leave out init_method: Azure ML sets MASTER_ADDR and MASTER_PORT, which init_process_group reads."
         yield PROCESS_GROUP.at(called.place, message, hint, [here])
     rank = constant(keyword(call, "rank"))
     if type(rank) is int and nodes is not None and per_node is not None and nodes * per_node > 1:
-        message = f"each of the {nodes * per_node} processes of {called.name} joins as number {rank}"
+        message = f"each of the {nodes * per_node} processes of {called.name} joins as rank {rank}"
         hint = "Leave out rank and world_size: Azure ML sets them in the environment."
         yield PROCESS_GROUP.at(called.place, message, hint, [here])
 

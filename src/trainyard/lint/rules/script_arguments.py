@@ -310,7 +310,7 @@ def _not_a_choice(span: Span, text: str, flag: Flag, related: list[Related]) -> 
 UNKNOWN_PROGRAM = Rule("AML504", "unknown-program", "error", is_let_pass=True).explained(
     summary="The name of a program is misspelt, or is that of a script or a variable.",
     why="The shell finds no such program. Scripts are started with `python`. Variables are set without blanks around "
-    "the `=`. Of other names, only those are reported that differ by a typo from python, torchrun and the like.",
+    "the `=`. Other names are only reported if they differ by a typo from python, torchrun and the like.",
     example="""\
 @command train
 command: ‹pyhton⇒python› train.py

@@ -155,7 +155,7 @@ def _policy(sweep: Node) -> Iterator[Diagnostic]:
         return
     if "bayesian" in (sweep.word("sampling_algorithm"), sweep.word("sampling_algorithm", "type")):
         message = "bayesian sampling learns from the final scores of trials, and this policy ends trials before"
-        hint = "Microsoft's reference of it names no policy that works with it: remove this, or sample at random."
+        hint = "Microsoft's reference names no policy that works with it: remove this, or sample at random."
         yield SWEEP_CONTRADICTION.at(kind.span, message, hint, severity="info")
     factor, amount, share = (policy.get(key) for key in ("slack_factor", "slack_amount", "truncation_percentage"))
     is_bandit = kind.text.lower() == "bandit"

@@ -207,7 +207,7 @@ class Meeting:
     def _fail_for_missing(self) -> None:
         missing = [rank for rank in range(self._variables.world_size) if not self._board.check([str(rank)])]
         self._fail(
-            f"{ranks_in_words(missing)} of {self._variables.world_size} did not come to "
+            f"{ranks_in_words(missing)} of {self._variables.world_size} did not connect to "
             f"{self._master[0]}:{self._master[1]} (MASTER_ADDR:MASTER_PORT) within {self._timeout.total_seconds():.0f} "
             "seconds (--process-group-timeout-seconds)"
         )

@@ -70,7 +70,7 @@ def find_separate_blocks(model: torch.nn.Module) -> list[torch.nn.Module]:
 
 
 def check_blocks(settings: Training) -> None:
-    """StepError for settings of the blocks that exclude each other or that this machine cannot have.
+    """StepError for settings of the blocks that cannot be combined or that this machine cannot have.
 
     SetupError for a missing package.
     """

@@ -161,7 +161,7 @@ class UserData(TrainingData):
             raise StepError(f"{where} has no batch_size, so samples could not be counted; give it any")
         if isinstance(loader.dataset, IterableDataset) or not hasattr(loader.dataset, "__len__"):
             raise StepError(
-                f"{where} reads a {type(loader.dataset).__name__}, whose samples have no numbers to divide and resume "
+                f"{where} reads a {type(loader.dataset).__name__}, whose samples have no indices to divide and resume "
                 "by; give it a map-style Dataset, with __len__ and __getitem__, or write the samples with a prepare "
                 "step of your own"
             )

@@ -253,7 +253,7 @@ def late_ranks(places: Mapping[int, Place | None]) -> str:
     """Return in words which ranks are behind the others."""
     behind = ranks_behind(places)
     if places[behind[0]] is None:
-        return f"no word from {ranks_in_words(behind)}"
+        return f"nothing heard from {ranks_in_words(behind)}"
     if len(behind) == len(places):
         return f"all ranks are at {places[0]}"
     ahead = max(places.values(), key=_position)
