@@ -50,7 +50,7 @@ def test_dates_stay_text_even_those_of_no_calendar(text: str) -> None:
         ("cluster=*home", "undefined alias"),
         ("cluster=!secret x", "does not understand the tag !secret"),
         ("environment={a: b, a: c}", "the key 'a' is written twice"),
-        ("description=# nothing", "there is no value, only blanks or comments"),
+        ("description=# nothing", "there is no value, only spaces or comments"),
         ("description=a\nb", r"--set description: the value holds '\\n'"),
         ('description="a\\tb"', r"--set description: the value holds '\\t'"),
         ('environment={default: "\\u2028"}', r"--set environment: the value holds '\\u2028'"),

@@ -3,7 +3,7 @@
 One grammar for commands, node inputs and output paths:
 
     text      = (literal | binding | optional)*
-    binding   = "${{" name ("." name)* "}}"          blanks inside the braces are free
+    binding   = "${{" name ("." name)* "}}"          spaces inside the braces are optional
     optional  = "$[[" (literal | binding)* "]]"
 """
 
@@ -216,7 +216,7 @@ def _bindings_in(text: str) -> Sequence[Binding]:
 
 
 def only_binding(text: str) -> Binding | None:
-    """The binding that a text consists of, blanks around it aside; None when there is more, or none, or an error."""
+    """The binding that a text consists of, spaces around it aside; None when there is more, or none, or an error."""
     if "${{" not in text:
         return None
     try:

@@ -190,7 +190,7 @@ inputs:
 BAD_ASSET_NAME = Rule("AML109", "bad-asset-name", "warning", is_let_pass=True).explained(
     summary="Azure ML rejects this name or version on registration.",
     why="Component names consist of lower-case letters, digits and underscores, and start with a letter. Names of "
-    "experiments have letters, digits, hyphens and underscores; versions have no blanks, `/`, `:` or `@`. The name "
+    "experiments have letters, digits, hyphens and underscores; versions have no spaces, `/`, `:` or `@`. The name "
     "of a component is an error where no pipeline names its file: the client does not load it.",
     example="""\
 $schema: https://azuremlschemas.azureedge.net/latest/environment.schema.json

@@ -98,7 +98,7 @@ def _times_set(command: str) -> Counter[str]:
 
 
 def _with_values(words: Sequence[Word], variables: Mapping[str, Word], command: str) -> list[Word]:
-    """Words with the values of variables, which are divided at blanks where they are not in quotes."""
+    """Words with the values of variables, which are divided at spaces where they are not in quotes."""
     found: list[Word] = []
     for word in words:
         match = _VARIABLE.fullmatch(command, word.start, word.end)

@@ -98,7 +98,7 @@ def compose(file: Path, text: str, problems: list[Diagnostic]) -> yaml.Node:
         raise SpecError(_syntax_problem(file, text, error)) from None
     if composed is None:
         hint = "Write YAML into it, or remove it."
-        raise SpecError(NOT_ONE_DOCUMENT.at(Span(file), "there is no value, only blanks or comments", hint=hint))
+        raise SpecError(NOT_ONE_DOCUMENT.at(Span(file), "there is no value, only spaces or comments", hint=hint))
     if "*" in text and "&" in text:
         _refuse_alias_bombs(file, composed)
     return composed
@@ -263,7 +263,7 @@ _BLANK_ESCAPES = frozenset("ntvfrNLP_ \t\r\n\x85\u2028\u2029")
 
 
 class Spelling(NamedTuple):
-    """For each character of a value, where its spelling begins and ends in the file; -1 for blanks."""
+    """For each character of a value, where its spelling begins and ends in the file; -1 for spaces."""
 
     begins: array[int]
     ends: array[int]
@@ -278,7 +278,7 @@ class Spelling(NamedTuple):
         return cls(begins, ends)
 
     def part(self, start: int, end: int) -> tuple[int, int] | None:
-        """Where `value[start:end]` is spelt, without blanks around it; None where it is nothing but blanks."""
+        """Where `value[start:end]` is spelt, without spaces around it; None where it is nothing but spaces."""
         written = [offset for offset in range(start, min(end, len(self.begins))) if self.begins[offset] >= 0]
         return (self.begins[written[0]], self.ends[written[-1]]) if written else None
 
@@ -313,7 +313,7 @@ def spelling_of(value: str, text: str, begin: int, end: int) -> Spelling | None:
 
 
 def _next(text: str, position: int, end: int, style: str) -> int:
-    """The first place from here on that spells anything but a blank."""
+    """The first place from here on that spells anything but a space."""
     while position < end:
         if style == '"' and text[position] == "\\" and text[position + 1] in _BLANK_ESCAPES:
             position += 2

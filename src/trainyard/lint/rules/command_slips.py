@@ -1,4 +1,4 @@
-"""Slips in the words of a command: a blank too few or too many, a flag passed twice, programs left alone."""
+"""Slips in the words of a command: a space too few or too many, a flag passed twice, programs left alone."""
 
 from __future__ import annotations
 
@@ -64,13 +64,13 @@ def _blank_after_equals(command: ParsedCommand, context: LintContext) -> Iterato
         for word, follower in pairwise(call.arguments):
             is_flag = word.text.startswith("--") and word.text.endswith("=") and not word.is_quoted
             if is_flag and "$" not in word.text and not follower.text.startswith("-"):
-                message = f"{word.text} passes an empty text: the value after the blank is another argument"
-                hint = f"Write {word.text}{follower.text}, without the blank."
+                message = f"{word.text} passes an empty text: the value after the space is another argument"
+                hint = f"Write {word.text}{follower.text}, without the space."
                 yield FLAG_VALUE.at(command.span(word.start, word.end), message, hint)
 
 
 MISSING_BLANK = Rule("AML558", "missing-blank", "error").explained(
-    summary="A blank is missing before a flag: `train.py--epochs`, `${{inputs.x}}--seed`.",
+    summary="A space is missing before a flag: `train.py--epochs`, `${{inputs.x}}--seed`.",
     why="The shell takes both for one word, so that the script is not found, or the flag is part of a value.",
     example="""\
 @command train ./src
@@ -83,8 +83,8 @@ command: python train.py‹⇒ ›‸--epochs 3
 @check("command")
 def _missing_blank(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
     for match in _FLAG_WITHOUT_BLANK.finditer(command.text):
-        message = f"there is no blank between {'a binding' if match[0] == '}}' else 'the script'} and this flag"
-        yield MISSING_BLANK.at(command.span(match.end(), match.end() + 2), message, "Put a blank before it.")
+        message = f"there is no space between {'a binding' if match[0] == '}}' else 'the script'} and this flag"
+        yield MISSING_BLANK.at(command.span(match.end(), match.end() + 2), message, "Put a space before it.")
 
 
 LEFT_IN_BACKGROUND = Rule("AML559", "left-in-background", "warning").explained(

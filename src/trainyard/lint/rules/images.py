@@ -142,7 +142,7 @@ def _instruction(line: _Line) -> Iterator[Diagnostic]:
         yield DOCKERFILE.at(line.span, f"Docker has no instruction '{shorten(line.word)}'", hint)
     words = line.rest.split()
     if line.word.upper() == "ENV" and words[1:2] == ["="]:
-        yield DOCKERFILE.at(line.span, f"ENV sets {words[0]} to a text that begins with '= '", "Remove the blanks.")
+        yield DOCKERFILE.at(line.span, f"ENV sets {words[0]} to a text that begins with '= '", "Remove the spaces.")
 
 
 def _without_an_image(lines: Sequence[_Line]) -> Iterator[Diagnostic]:

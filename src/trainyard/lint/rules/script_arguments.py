@@ -115,7 +115,7 @@ def _typographic_dashes(command: ParsedCommand) -> Iterator[Diagnostic]:
         for word, follower in zip_longest(words[1:], words[2:]):
             name, end = word.text[1:], word.end
             if not name and follower is not None and words[0].text in _PROGRAMS:
-                # "— epochs": some pages put a blank behind the dash.
+                # "— epochs": some pages put a space after the dash.
                 name, end = follower.text, follower.end
             if word.text.startswith(_DASHES) and name[:1].isalpha() and not word.is_quoted:
                 right = f"--{name}"
@@ -309,7 +309,7 @@ def _not_a_choice(span: Span, text: str, flag: Flag, related: list[Related]) -> 
 
 UNKNOWN_PROGRAM = Rule("AML504", "unknown-program", "error", is_let_pass=True).explained(
     summary="The name of a program is misspelt, or is that of a script or a variable.",
-    why="The shell finds no such program. Scripts are started with `python`. Variables are set without blanks around "
+    why="The shell finds no such program. Scripts are started with `python`. Variables are set without spaces around "
     "the `=`. Other names are only reported if they differ by a typo from python, torchrun and the like.",
     example="""\
 @command train
@@ -344,10 +344,10 @@ def _blank_in_assignment(command: ParsedCommand, words: Sequence[Word]) -> Itera
     is_condition = value.startswith("==") or any(word.text == "]]" for word in words)
     if not is_condition and name.text.removesuffix("=").isidentifier() and (value.startswith("=") or is_set_to_nothing):
         taken = value if is_set_to_nothing else name.text
-        message = f"the shell takes '{taken}' for a program: a variable is set without blanks around the ="
+        message = f"the shell takes '{taken}' for a program: a variable is set without spaces around the ="
         if name is not words[0]:
-            message = "export refuses the = : a variable is set without blanks around it"
-        yield UNKNOWN_PROGRAM.at(command.span(name.start, others[0].end), message, "Remove the blanks.")
+            message = "export refuses the = : a variable is set without spaces around it"
+        yield UNKNOWN_PROGRAM.at(command.span(name.start, others[0].end), message, "Remove the spaces.")
 
 
 FLAG_VALUE = Rule("AML505", "flag-value", "error", is_let_pass=True).explained(

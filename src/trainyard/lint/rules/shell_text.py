@@ -25,10 +25,10 @@ _FETCHED = regex(
 _CONTINUATION = regex(r"(?<!\\)\\(?=[ \t]+(?:-{1,2}\w|\$\[\[|\n|\Z)|\Z)")
 # A binding of a form that jobs do not have: it may name data as well as a string, and is an error anyway.
 _WRONG_SCOPE = regex(r"\s*\$\{\{\s*(?!parent\.)[\w.-]+\s*\}\}\s*")
-# The most blanks that are looked at before the first word of a line.
+# The most spaces that are looked at before the first word of a line.
 _INDENT = 200
 _FLAG = regex(r"--?[A-Za-z][\w-]*")
-# Not behind a backslash with a blank, which is reported by itself.
+# Not behind a backslash with a space, which is reported by itself.
 _FLAG_IN_NEXT_LINE = regex(r"[ \t]+\n[ \t]*-")
 _LINE_BEGINS = regex(r"(?<!\\)(?<!\\[ \t])\n[ \t]*(?:\$\[\[[ \t]*)?\Z")
 _INSTALLERS = frozenset({"pip", "pip3", "conda", "mamba", "uv"})
@@ -210,7 +210,7 @@ def _line_continuation(command: ParsedCommand, context: LintContext) -> Iterator
         message, hint = "this makes the space after it part of the next word", "Remove it."
         severity: Severity | None = None
         if _FLAG_IN_NEXT_LINE.match(command.text, match.end()):
-            message, hint = "the command ends with this line, since a blank follows the backslash", "Remove the blank."
+            message, hint = "the command ends with this line, since a space follows the backslash", "Remove the space."
             severity = "error"
         yield LINE_CONTINUATION.at(command.span(*match.span()), message, hint, severity=severity)
 
@@ -264,7 +264,7 @@ def _flags_run_alone(text: str) -> list[Word]:
 
 
 def _is_continued(text: str, place: int) -> bool:
-    """Whether the line before one that begins at a place, apart from blanks, goes on there."""
+    """Whether the line before one that begins at a place, apart from spaces, goes on there."""
     return _CONTINUED.search(text[max(0, place - _INDENT) : place]) is not None
 
 
@@ -386,7 +386,7 @@ SHELL_SYNTAX = Rule("AML561", "shell-syntax", "error").explained(
     summary="The shell cannot read the command: an open quote, `if` or parenthesis, an operator without a command.",
     why="The job ends at once, after its machine has started. A folded block (`>`) joins lines with spaces: `then`, "
     "`do` and `done` then need a `;` before them, and a here-document has no last line. Word processors and chats "
-    "replace straight quotes and blanks with others, which the shell takes for letters.",
+    "replace straight quotes and spaces with others, which the shell takes for letters.",
     example="""\
 @command train ./src
 command: pip install pandas==2.2.3 && ‹‸&& ⇒›python train.py
@@ -421,7 +421,7 @@ def _shell_syntax(command: ParsedCommand, context: LintContext) -> Iterator[Diag
     if strange is not None and not _is_printed(command.text, strange.start()):
         what = _NAMES.get(strange[0], f"the typographic quote {strange[0]}")
         message = f"{what} is a letter to the shell, and becomes part of the word"
-        hint = "Write a blank." if strange[0] in _NAMES else "Write a straight quote."
+        hint = "Write a space." if strange[0] in _NAMES else "Write a straight quote."
         yield SHELL_SYNTAX.at(command.span(*strange.span()), message, hint)
 
 

@@ -141,7 +141,7 @@ _NOT_AT_START = regex(r"\A(?:(?:/|\.\.)+|\.\Z)")
 
 METRIC_NAME = Rule("AML517", "metric-name", "warning").explained(
     summary="A script logs a metric or parameter under a name that MLflow does not allow.",
-    why="Names have letters, digits, `_`, `-`, `.`, `:`, blanks and slashes, and lead out of no folder, as `../a` "
+    why="Names have letters, digits, `_`, `-`, `.`, `:`, spaces and slashes, and lead out of no folder, as `../a` "
     "does (https://github.com/mlflow/mlflow/blob/master/mlflow/utils/validation.py). MLflow's own stores refuse "
     "others, and so does a rehearsal: the script ends there. Only literal names are looked at.",
     example="""\
