@@ -26,6 +26,9 @@ RETIRED = {
     r"\b[Aa]nother \w+ than\b|\b[Ss]omething else than\b": "a different one from, anything but",
     r"\blets? (?:it |them )?pass\b": "accepts",
     r"\bby a slip\b": "by a typo",
+    r"\b(?:[Aa]n empty|[Aa] plain|[Aa]nother|only a|[Aa]ny) text\b(?! file| editor)": "string",
+    r"\bblanks? (?:around|before|after|behind)\b|\bwithout (?:the )?blanks?\b": "space",
+    r"\bsmall letters?\b": "lower-case letters",
     r"(?:;|, and) gives (?:its|the|how|what|whether|an?|back)\b": "returns",
 }
 
@@ -81,6 +84,8 @@ def test_users_read_plain_english() -> None:
         ("what Azure ML gives a job", False),
         ("another vocabulary than the dataset", True),
         ("there is no such file", False),
+        ("passes an empty text", True),
+        ("an empty text file", False),
     ],
 )
 def test_the_patterns_find_the_misuse_alone(text: str, is_retired: bool) -> None:

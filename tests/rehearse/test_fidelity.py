@@ -276,7 +276,7 @@ SWEEP = {
     ("fields", "refused"),
     [
         # The client's field of an input takes no date; PyYAML makes one of it. In a pipeline it is no JSON either.
-        ({"inputs": "{day: 2026-01-31}"}, "YAML reads 2026-01-31 as a date, and Azure ML's client takes only a text"),
+        ({"inputs": "{day: 2026-01-31}"}, "YAML reads 2026-01-31 as a date, and Azure ML's client takes only a string"),
         ({"tags": "{at: 2026-01-31 10:00:00}"}, "YAML reads 2026-01-31 10:00:00 as a date"),
         # OperationOrchestrator.get_asset_arm_id: "Version must be provided".
         ({"environment": "azureml:any"}, "'azureml:any' has no version"),

@@ -115,7 +115,7 @@ def _refuse(event: str, _: Any) -> None:
 
 
 def record(script: str, arguments: list[str]) -> str:
-    """Run a script as `python SCRIPT` does, and return why it failed, or an empty text."""
+    """Run a script as `python SCRIPT` does, and return why it failed, or an empty string."""
     try:
         azure_ml().MLClient = _Client
         import azure.identity

@@ -87,7 +87,7 @@ def _az_folder() -> Path:
 
 
 def _az_default(key: str) -> str:
-    """Return what `az configure --defaults` has written, or an empty text.
+    """Return what `az configure --defaults` has written, or an empty string.
 
     With `--scope local` it writes into the working directory; az reads that, and every folder above it, before its own
     folder (knack, config.py, `_config_file_chain`).
@@ -106,7 +106,7 @@ def _az_default(key: str) -> str:
 
 
 def _az_subscription() -> str:
-    """Return the id of the subscription that `az login` or `az account set` has chosen, or an empty text."""
+    """Return the id of the subscription that `az login` or `az account set` has chosen, or an empty string."""
     file = _az_folder() / "azureProfile.json"
     try:
         profile = json.loads(file.read_text(encoding="utf-8-sig"))

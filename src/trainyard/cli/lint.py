@@ -82,7 +82,7 @@ def lint(
       trainyard lint                          the project's components, pipelines, environments, compute, profiles
       trainyard lint pipelines/ddp.yaml       one pipeline with its components
       trainyard lint pipelines/ddp.yaml --profile nd96
-      trainyard lint --fix                    fix mistyped names and unquoted texts in place
+      trainyard lint --fix                    fix mistyped names and unquoted strings in place
       trainyard lint --format sarif my/folder for code scanning; github and json for others
       trainyard lint - --stdin-filename pipelines/ddp.yaml < changed.yaml
     """

@@ -2,7 +2,7 @@
 
 The keys and values that a schema lists are left to yaml-language-server, which reads our schemas.
 
-A text is rarely valid where somebody is typing. So a placeholder is put there, in the ways that may make it valid, and
+Text is rarely valid where somebody is typing. So a placeholder is put there, in the ways that may make it valid, and
 the text is read like any other.
 """
 
@@ -173,7 +173,7 @@ def _names_of_own_ports(cursor: Cursor) -> dict[tuple[str, ...], _Names]:
 
 
 def _is_around(pipeline: ParsedPipeline, cursor: Cursor) -> bool:
-    # The model was read from a text of its own, so places tell what nodes are the same.
+    # The model was read from text of its own, so places tell what nodes are the same.
     return pipeline.reading.file == cursor.document.file and any(
         holder.offsets == pipeline.body.offsets for holder in cursor.holders
     )

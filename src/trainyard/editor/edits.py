@@ -24,7 +24,7 @@ _NEW_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 @dataclass(frozen=True)
 class Edit:
-    """A text in place of what a span covers."""
+    """Text in place of what a span covers."""
 
     span: Span
     text: str
@@ -59,7 +59,7 @@ def ignore_comments(findings: Iterable[Diagnostic], document: Document) -> Itera
         if rule is None or not finding.rule.startswith("AML"):
             continue
         cursor = cursor_at(document, finding.span.line, finding.span.column)
-        # A comment applies to the line that a value starts in; within a text of several lines it would be text.
+        # A comment applies to the line that a value starts in; within a multi-line string it would be text.
         line = cursor.node.span.line if cursor is not None else finding.span.line
         if line > len(document.lines):
             continue

@@ -1,4 +1,4 @@
-"""Places in a text as the protocol counts them, and as the linter does.
+"""Places in text as the protocol counts them, and as the linter does.
 
 The protocol counts lines and columns from 0, columns in code units of an encoding that client and server agree on, and
 knows three line breaks. The linter counts from 1, in characters, and breaks lines where YAML does, which is also at

@@ -63,7 +63,7 @@ class TrainyardServer(LanguageServer):
     """One session with an editor."""
 
     def __init__(self) -> None:
-        # A whole text is sent with each change: pygls and editors differ on what ends a line.
+        # The whole text is sent with each change: pygls and editors differ on what ends a line.
         super().__init__("trainyard", trainyard.__version__, types.TextDocumentSyncKind.Full)
         self.files = EditorWorkspace()
         self.checker = Checker(self.files, self._publish_later, self._report_later)
@@ -95,7 +95,7 @@ class TrainyardServer(LanguageServer):
         self.files.folders = tuple(path for path in found if path is not None)
 
     def hold(self, uri: str, version: int, text: str) -> None:
-        """Take a text in place of a file's on disk."""
+        """Use this text in place of a file's on disk."""
         file = path_of(uri)
         if file is None or not is_yaml(file.name):
             return

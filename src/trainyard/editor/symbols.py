@@ -216,7 +216,7 @@ def _named_keys(kind: SymbolKind, mapping: Node | None, ports: Mapping[str, Port
 
 
 def _file_named(node: Node | None, reading: Reading, kind: SymbolKind) -> Iterator[Symbol]:
-    """The file that a text names, if it exists."""
+    """The file that a string names, if it exists."""
     if node is None or not node.is_text or is_remote(node.text) or not node.text.strip() or "${{" in node.text:
         return
     file = reading.path(node.text)

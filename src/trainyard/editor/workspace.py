@@ -61,7 +61,7 @@ class EditorWorkspace:
     folders: tuple[Path, ...] = ()
     buffers: dict[Path, str] = field(default_factory=dict)
     versions: dict[Path, int] = field(default_factory=dict)
-    """The editor's numbers of the texts in `buffers`."""
+    """The editor's version numbers of `buffers`."""
     problems: list[str] = field(default_factory=list)
     """What keeps lint from working as it is set up, such as a mistake in its settings."""
     _read: dict[Path, tuple[_Stamp, Document | SpecError]] = field(default_factory=dict)
@@ -77,7 +77,7 @@ class EditorWorkspace:
 
     def check_quickly(self, changed: Iterable[Path]) -> Checked:
         """Return the findings in changed files, and in some of the files that use them."""
-        # In this order, a text that changes in between has too low a version, and is checked again.
+        # In this order, a buffer that changes in between has too low a version, and is checked again.
         versions, texts = dict(self.versions), dict(self.buffers)
         wanted = [file for file in changed if file in texts or os.path.isfile(file)]
         users = sorted(self.users_of(wanted), key=lambda file: (file not in texts, file))[:_MOST_USERS]

@@ -28,7 +28,7 @@ _MOST_ROUNDS = 8
 # What was not there before is a fix's own work: a key that there is twice, and names that become the same.
 _CAUSED = frozenset({DUPLICATE_KEY.id, NAME_CLASH.id})
 
-# Lint with some texts instead of what is on disk.
+# Lint with some files' text instead of what is on disk.
 Relint = Callable[[Mapping[Path, str]], LintResult]
 
 
@@ -98,7 +98,7 @@ class _Round:
         self._read: dict[Path, str | None] = {}
 
     def fix(self, fixable: Sequence[Diagnostic]) -> tuple[list[Diagnostic], dict[Path, str]]:
-        """Return the findings that can be fixed safely, and the texts in which they are."""
+        """Return the findings that can be fixed safely, and the text of the files they are in."""
         readable = [diagnostic for diagnostic in fixable if self._before(diagnostic.span.file) is not None]
         return self._write_in(self._add(readable, []))
 
@@ -150,7 +150,7 @@ class _Round:
 
 
 def apply(text: str, fixable: Iterable[Diagnostic]) -> tuple[str, list[Diagnostic]]:
-    """Return a text with replacements applied, and the findings they are from. Of two that overlap, apply the first."""
+    """Return text with replacements applied, and the findings they are from. Of two that overlap, apply the first."""
     starts = line_starts(text.removeprefix(_BOM))
     shift = len(text) - len(text.removeprefix(_BOM))
     parts, at, done = [], 0, []
@@ -194,7 +194,7 @@ def _matter(diagnostic: Diagnostic) -> tuple[Path, str, str]:
 
 
 def _without_marks(texts: Mapping[Path, str]) -> dict[Path, str]:
-    """Return texts without byte order marks, as documents are read."""
+    """Return files' text without byte order marks, as documents are read."""
     return {file: text.removeprefix(_BOM) for file, text in texts.items()}
 
 

@@ -106,7 +106,7 @@ def lint(
     """Check files, and all Azure ML files in folders; without paths, the project's standard folders here.
 
     The components and environments that a pipeline names are checked too; each file is checked once. `store`
-    holds files that were read already, or texts that replace what is on disk; checks of many files are divided over
+    holds files that were read already, or text that replaces what is on disk; checks of many files are divided over
     `processes`. Raise UnreadablePath for a path that does not exist, is not a YAML file, or contains none.
     """
     store = store or DocumentStore()

@@ -64,7 +64,7 @@ class Placement:
 
     @property
     def size(self) -> str:
-        """The machine's VM size, if it is known from `instance_type` or from the cluster, else an empty text."""
+        """The machine's VM size, if it is known from `instance_type` or from the cluster, else an empty string."""
         named, compute = self.use.instance_type, self.known_compute
         if named is not None:
             return str(named.value) if isinstance(named, Known) else ""

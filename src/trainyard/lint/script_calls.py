@@ -55,7 +55,7 @@ def with_sub_command(
 
 
 def _task_of(called: CalledScript, flags: ScriptFlags) -> str | None:
-    """The task that a command names, as a word or as the default of its input; an empty text if it names none."""
+    """The task that a command names, as a word or as the default of its input; an empty string if it names none."""
     words = [word.text for word in called.call.arguments]
     if "--task" not in words[:-1]:
         default = flags.flags["--task"].default if "--task" in flags.flags else None

@@ -159,7 +159,7 @@ def _within(widest: int, before: str, culprit: str, after: str) -> tuple[str, st
 
 
 def _fitting(text: str, cells: int) -> str:
-    """Return as much of a text as fits into a number of cells, with `…` at the end if it is cut."""
+    """Return as much of a string as fits into a number of cells, with `…` at the end if it is cut."""
     if _width(text) <= cells:
         return text
     if text.isascii() and text.isprintable():
@@ -177,7 +177,7 @@ def _lines_of(file: Path) -> list[str]:
 
 
 def _width(text: str) -> int:
-    """Return the width of a text in terminal cells: two for wide East Asian characters, none for accents."""
+    """Return the width of a string in terminal cells: two for wide East Asian characters, none for accents."""
     if text.isascii() and text.isprintable():
         return len(text)
     return sum(_cells(character) for character in text)
@@ -206,5 +206,5 @@ def relative_name(file: Path, relative_to: Path) -> str:
 
 
 def printable(text: str) -> str:
-    """Return a text with control characters escaped, such as `\\x1b`. Tabs remain."""
+    """Return a string with control characters escaped, such as `\\x1b`. Tabs remain."""
     return _UNPRINTABLE.sub(lambda match: match[0].encode("unicode_escape").decode(), text)

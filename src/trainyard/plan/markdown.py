@@ -18,7 +18,7 @@ class Code(str):
 
 
 def code(text: str) -> Code:
-    """Return a text as a code span, fenced by more backticks than any run in it has."""
+    """Return a string as a code span, fenced by more backticks than any run in it has."""
     text = " ".join(text.split())
     longest = max(map(len, re.findall("`+", text)), default=0)
     fence = "`" * (longest + 1)
@@ -27,7 +27,7 @@ def code(text: str) -> Code:
 
 
 def prose(text: str) -> str:
-    """Return a text as it is read; what is between two backticks in it is code. Code spans stay as they are."""
+    """Return a string as it is read; what is between two backticks in it is code. Code spans stay as they are."""
     if isinstance(text, Code):
         return text
     parts = " ".join(text.split("\n")).split("`")

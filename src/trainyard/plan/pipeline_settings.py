@@ -196,7 +196,7 @@ def _other_keys(use: JobUse, store: DocumentStore) -> Iterator[Setting]:
 
 
 def _values(job: str, key: str, resolved: Resolved | None, roots: Sequence[Path]) -> Iterator[Setting]:
-    """Yield a value; JSON in a text, and a file of settings, by the keys within."""
+    """Yield a value; JSON in a string, and a file of settings, by the keys within."""
     if resolved is None:
         return
     if isinstance(resolved, Unknown):

@@ -149,7 +149,7 @@ class _Code:
                     yield place
 
     def named(self, texts: Iterable[str]) -> Iterator[str]:
-        """Yield the modules whose name or file appears in a text."""
+        """Yield the modules whose name or file appears in a string."""
         for text in texts:
             if text.endswith(".py"):
                 yield from (place for place in self._files if f"/{place}".endswith(f"/{text.removeprefix('./')}"))

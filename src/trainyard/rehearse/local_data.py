@@ -77,7 +77,7 @@ def download(address: str, cache: Path) -> Path:
 
 
 def read_mltable(folder: Path) -> dict[str, Any] | None:
-    """Return `paths`, each a kind and a text, and `transformations`, each a name and options; None for other data.
+    """Return `paths`, each a kind and a string, and `transformations`, each a name and options; None for other data.
 
     Raise `RunError` for a file MLTable that cannot be read as one.
     """

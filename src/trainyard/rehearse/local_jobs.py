@@ -23,7 +23,7 @@ from trainyard.spec.model import Component, Distribution, Parallel, Pipeline, Pr
 from trainyard.spec.resolution import JobUse, Resolution
 from trainyard.spec.resolved import DataPath, JobOutput, Known, Resolved, Unknown, settled
 
-# A NUL ends a text for the system; a lone surrogate stands for a byte of the command line that is not UTF-8.
+# A NUL ends a string for the system; a lone surrogate stands for a byte of the command line that is not UTF-8.
 _UNPASSABLE = re.compile("[\x00\ud800-\udfff]")
 # Two nodes with two processes each: the smallest job whose node ranks, local ranks and ranks all differ. It is
 # rehearsed as it is on any machine.
@@ -213,12 +213,12 @@ def _local_job(resolution: Resolution, name: str, cap: ProcessCap) -> LocalJob:
 
 
 def _refuse_what_no_process_takes(value: object, resolved: Resolved, what: str) -> None:
-    """Refuse a text that no command line or environment can hold: one with a NUL, or with bytes that are not UTF-8."""
+    """Refuse a string that no command line or environment can hold: with a NUL, or with bytes that are not UTF-8."""
     if isinstance(value, str) and isinstance(resolved, Known) and _UNPASSABLE.search(value):
         raise error_at(
             resolved.written.span,
             f"{what} has a character that no process can be given: {value!a}",
-            "give a text without it",
+            "give a string without it",
         )
 
 

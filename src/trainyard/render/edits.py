@@ -93,7 +93,7 @@ def adopt(project: Project, file: Path) -> list[str]:
 
 
 def _write_back(edit: EditedLines, project: Project, on_disk: FileOnDisk, before: dict[Path, str]) -> Span:
-    """Change the line that an edit comes from, and return where; `before` keeps the texts of what is changed."""
+    """Change the line that an edit comes from, and return where; `before` keeps the text of what is changed."""
     shown, template = project.shown(on_disk.path), on_disk.header.template
     where, to_release = f"{shown}:{edit.line}", _TO_RELEASE.format(shown)
     old, new = (_SETTING.fullmatch(lines[0]) if len(lines) == 1 else None for lines in (edit.old, edit.new))

@@ -92,13 +92,13 @@ def rendered_names(project: Project, folder: str, suffix: str) -> list[str]:
 
 
 def _pipeline_templates(project: Project) -> dict[str, list[str]]:
-    """Return the template's text of each pipeline, after the texts of those that it extends."""
+    """Return the template's text of each pipeline, after the text of those that it extends."""
     names = rendered_names(project, "pipelines", ".yaml.j2")
     return {name: list(_texts_of_template(project, f"pipelines/{name}.yaml.j2")) for name in names}
 
 
 def _texts_of_template(project: Project, template: str, seen: frozenset[str] = frozenset()) -> Iterator[str]:
-    """Yield the texts of a template's chain of `extends`; a missing or circular one is reported by rendering."""
+    """Yield the text of each template in a chain of `extends`; a missing or circular one is reported by rendering."""
     text = text_or_empty(project.templates / template)
     parent = _EXTENDS.search(text)
     if parent is not None and parent.group(1) not in seen:

@@ -69,7 +69,7 @@ class Header(NamedTuple):
 
 
 def read_header(text: str) -> Header | None:
-    """Return the header of a text; None without one, or with one that cannot be understood."""
+    """Return the header of a file's text; None without one, or with one that cannot be understood."""
     written = _COMMENT.match(text) or _JSON_KEY.match(text)
     if written is None:
         return None
@@ -103,7 +103,7 @@ def header_line(file: Path) -> int:
 
 
 def digest(text: str) -> str:
-    """Return the first 16 hexadecimal digits of a text's SHA-256."""
+    """Return the first 16 hexadecimal digits of a string's SHA-256."""
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -172,7 +172,7 @@ _MERGE_MARKS = [re.compile(mark, re.MULTILINE) for mark in (r"^<{7} ", r"^={7}\r
 def edited_by_hand(
     project: Project, root: Path, files: Iterable[FileOnDisk], *, unless_unknown: bool = False
 ) -> set[Path]:
-    """Return which files below a root hold somebody's work: a text that is neither in the record nor in git.
+    """Return which files below a root hold somebody's work: text that is neither in the record nor in git.
 
     Both sides of a merge's conflict are in git, so a file with its marks is nobody's work. Outside of git a file that
     the record does not have may be anybody's: it counts as edited, but with `unless_unknown` it does not.
@@ -191,7 +191,7 @@ def edited_by_hand(
 
 
 def has_merge_marks(text: str) -> bool:
-    """Return whether git left the marks of a conflict in a text."""
+    """Return whether git left conflict markers in a file."""
     return all(mark.search(text) for mark in _MERGE_MARKS)
 
 

@@ -73,7 +73,7 @@ _OWN_IMAGE = {
 
 
 def new_project(name: str, recipe: str, source: InstalledFrom) -> dict[str, str]:
-    """Return the texts of a new project, by path; what Trainyard copies and renders is not among them.
+    """Return the text of a new project's files, by path; what Trainyard copies and renders is not among them.
 
     Raise UsageError for an unknown recipe, and for a name that no Python package can be derived from.
     """
@@ -114,7 +114,7 @@ def wheel_of(source: InstalledFrom) -> dict[str, bytes]:
 
 
 def existing_repository(name: str, source: InstalledFrom, clusters: Sequence[str] = ()) -> dict[str, str]:
-    """Return the texts that lint needs in a repository which already has Azure ML YAML, by path.
+    """Return the text of the files that lint needs in a repository which already has Azure ML YAML, by path.
 
     `clusters` are those whose machines nothing in the repository describes.
     """
@@ -126,7 +126,7 @@ def existing_repository(name: str, source: InstalledFrom, clusters: Sequence[str
 
 
 def new_component(project: Project, name: str) -> dict[str, str]:
-    """Return the texts of a new step and of its component's template, by path. Raise UsageError for a taken name."""
+    """Return the text of a new step and of its component's template, by path. Raise UsageError for a taken name."""
     _check_name("component", name, step_descriptions(project))
     package = own_package(project)
     values = {

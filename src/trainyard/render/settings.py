@@ -19,10 +19,10 @@ _NOT_ON_ONE_LINE = frozenset({"Cc", "Cs", "Zl", "Zp"})
 
 
 def read_settings(texts: Iterable[str]) -> dict[str, object]:
-    """Return settings by their dotted keys, from texts of the form KEY=VALUE; of a key given twice, the last.
+    """Return settings by their dotted keys, from strings of the form KEY=VALUE; of a key given twice, the last.
 
     Values are read as the profiles' own YAML is: `nodes=4` is a number, a date is text, and nothing after the `=` is
-    null. Raises `UsageError` for a text that is not KEY=VALUE, and a value that is not YAML or not on one line.
+    null. Raises `UsageError` for a string that is not KEY=VALUE, and a value that is not YAML or not on one line.
     """
     return {key: _read_value(key, text) for key, text in split_settings(texts, "nodes=4").items()}
 

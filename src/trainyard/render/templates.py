@@ -122,7 +122,7 @@ _COMPILED = CompiledTemplates()
 
 
 class TemplateSet(ImmutableSandboxedEnvironment):
-    """All templates of a project. `compiled` is kept for each set of options that change what a text compiles to."""
+    """All templates of a project. `compiled` is kept for each set of options that a template compiles with."""
 
     def __init__(self, project: Project, compiled: CompiledTemplates = _COMPILED, **options: Any) -> None:
         super().__init__(

@@ -23,7 +23,7 @@ _NOT_TEXT = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "nul
 
 
 class WrittenText(str):
-    """A text that knows where it was written."""
+    """A string that knows where it was written."""
 
     origin: Span
 
@@ -82,7 +82,7 @@ def yaml_scalar(value: object) -> str:
 
 
 def yaml_sentence(text: str) -> str:
-    """Return a text for people as YAML, without quotes where it needs none."""
+    """Return a string for people as YAML, without quotes where it needs none."""
     is_plain = _PLAIN_SENTENCE.fullmatch(text) and text.lower() not in _NOT_TEXT
     return text if is_plain else yaml_scalar(text)
 

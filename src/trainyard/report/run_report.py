@@ -272,7 +272,7 @@ def evaluation_figures(evaluation: Evaluation) -> list[Figure]:
 
 
 def summarise(run: RunRecord) -> list[tuple[str, str]]:
-    """Return pairs of a label and a text, as far as they exist: figures of evaluations, attempts, files.
+    """Return pairs of a label and its text, as far as they exist: figures of evaluations, attempts, files.
 
     The files are models and confusion matrices; of a run without these, the outputs of the pipeline.
     """

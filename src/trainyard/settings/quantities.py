@@ -1,4 +1,4 @@
-"""Quantities as text for people: durations, counts, shares, moments, sizes; and texts that are cut."""
+"""Quantities as text for people: durations, counts, shares, moments, sizes; and strings cut to a length."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def moment(when: datetime | None) -> str:
 
 
 def cut(text: str, width: int) -> str:
-    """Return a text of at most so many characters, with `…` in place of what is too much."""
+    """Return a string of at most a number of characters, with `…` in place of what is too much."""
     return text if len(text) <= width else text[: width - 1] + "…"
 
 

@@ -1,6 +1,6 @@
 """Settings as people write them: which keys a settings file may have, and how what stands there becomes a value.
 
-Flags, settings files and overrides are read alike, by the setting's type. What is written is a text, or what YAML makes
+Flags, settings files and overrides are read alike, by the setting's type. A value is a string, or what YAML makes
 of it together with that text: `3e-4`, which YAML 1.1 takes for a string, is a number where the setting is one, and
 `1.10` keeps its zero where the setting is a string.
 """
@@ -178,7 +178,7 @@ class Candidate:
 
 
 def read_candidate(text: str) -> Candidate:
-    """Return the candidate of a text as `str` writes it. ValueError says what is expected."""
+    """Return the candidate of a string as `str` writes it. ValueError says what is expected."""
     pairs = dict(word.partition("=")[::2] for word in text.split())
     config, size, checkpointing = (pairs.get(name, "") for name in Candidate.__dataclass_fields__)
     is_complete = len(pairs) == len(text.split()) == len(Candidate.__dataclass_fields__)

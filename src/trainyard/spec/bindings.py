@@ -110,7 +110,7 @@ def _check_named_jobs(node: Node, scope: PipelineComponent, reading: Reading) ->
 
 
 def check_parent_bindings(node: Node, scope: PipelineComponent, reading: Reading) -> None:
-    """Report bindings of a text in a pipeline's job that name nothing."""
+    """Report bindings of a string in a pipeline's job that name nothing."""
     for binding in _bindings(node, reading):
         _check_parent_binding(node, binding, scope, reading)
 
@@ -222,7 +222,7 @@ def _check_outputs(job: Job, scope: PipelineComponent, reading: Reading) -> None
 
 
 def _check_output_form(node: Node, scope: PipelineComponent, reading: Reading) -> None:
-    """Report an output that is bound to an input, or set to a plain text."""
+    """Report an output that is bound to an input, or set to a plain string."""
     if not node.is_text:
         return
     binding = only_binding(node.text)
@@ -353,7 +353,7 @@ _RULES_OF_DOTTED_NAMES = frozenset({UNKNOWN_PIPELINE_PORT, UNKNOWN_JOB_PORT, UNK
 
 
 def _bindings(node: Node, reading: Reading) -> Sequence[Binding]:
-    """The bindings of a text; malformed ones are reported."""
+    """The bindings of a string; malformed ones are reported."""
     try:
         return bindings_in(node.text)
     except ExpressionError as error:

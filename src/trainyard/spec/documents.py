@@ -67,7 +67,7 @@ class Value(NamedTuple):
 
     @property
     def text_or_path(self) -> str | None:
-        """A text, or the `path` of a mapping; None for anything else."""
+        """A string, or the `path` of a mapping; None for anything else."""
         found = self.data.get("path") if isinstance(self.data, dict) else self.data
         return found if isinstance(found, str) else None
 
@@ -267,7 +267,7 @@ def read_document(file: Path) -> Document:
 
 
 def parse_document(file: Path, text: str) -> Document:
-    """Read a text as the YAML file `file`. Raises SpecError as `read_document` does."""
+    """Read text as the YAML file `file`. Raises SpecError as `read_document` does."""
     problems: list[Diagnostic] = []
     converter = _Converter(file, problems)
     root = converter.convert(compose(file, text, problems))
@@ -283,7 +283,7 @@ def beginning_of(file: Path) -> str:
 
 
 def says_azureml(text: str) -> bool:
-    """Whether a text that is not valid YAML is meant for Azure ML: by its `$schema`, references or keys."""
+    """Whether text that is not valid YAML is meant for Azure ML: by its `$schema`, references or keys."""
     return _SAYS_AZUREML.search(text) is not None
 
 
@@ -298,7 +298,7 @@ _SHELL_TEMPLATE = regex(r"^(?!command:)[a-z_]+:[ ]+[\"']?(?:azureml:)?\$\{?[A-Z]
 
 
 def template_in(text: str, *, is_yaml: bool = False) -> int | None:
-    """The line of the first part of a text that a program is to fill in; None if there is none."""
+    """The line of the first part of a file's text that a program is to fill in; None if there is none."""
     match = (_SHELL_TEMPLATE if is_yaml else _TEMPLATE).search(text)
     return text.count("\n", 0, match.start()) + 1 if match is not None else None
 
@@ -327,7 +327,7 @@ def describe(data: Any) -> str:
 
 
 def shorten(text: str, most: int = 60) -> str:
-    """A text cut to what fits into a message."""
+    """A string cut to what fits into a message."""
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
@@ -428,7 +428,7 @@ class _Converter:
             if not isinstance(key_node, yaml.ScalarNode):
                 span = span_at(self._file, key_node.start_mark)
                 hint = "Quote a value that begins with '{' or '['."
-                message = "a key is a text, not a list or mapping"
+                message = "expected a string as the key, not a list or mapping"
                 self._problems.append(KEY_NOT_TEXT.at(span, message, hint=hint))
                 continue
             key, value = self.convert(key_node), self.convert(value_node)

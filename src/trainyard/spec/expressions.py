@@ -170,7 +170,7 @@ Segment = Literal | Binding | OptionalPart
 
 
 class ExpressionError(ValueError):
-    """A text that breaks the grammar, from offset `start` to `end` (exclusive)."""
+    """A string that breaks the grammar, from offset `start` to `end` (exclusive)."""
 
     def __init__(self, message: str, start: int, end: int) -> None:
         super().__init__(message)
@@ -185,7 +185,7 @@ _NAME = regex(r"[\w-]+", re.ASCII)
 
 @lru_cache(maxsize=4096)
 def parse_expressions(text: str) -> tuple[Segment, ...]:
-    """Split a text into its segments, in order; written out again they are the text.
+    """Split a string into its segments, in order; written out again they are the text.
 
     Raises ExpressionError, with offsets, for what is opened and not closed, for optional parts within optional
     parts, and for bindings that are not names joined by dots.
@@ -202,7 +202,7 @@ def parse_expressions(text: str) -> tuple[Segment, ...]:
 
 
 def bindings_in(text: str) -> Sequence[Binding]:
-    """All bindings of a text, those in optional parts too. Raises ExpressionError as `parse_expressions` does."""
+    """All bindings of a string, those in optional parts too. Raises ExpressionError as `parse_expressions` does."""
     return _bindings_in(text) if "${{" in text or "$[[" in text else ()
 
 
@@ -216,7 +216,7 @@ def _bindings_in(text: str) -> Sequence[Binding]:
 
 
 def only_binding(text: str) -> Binding | None:
-    """The binding that a text consists of, spaces around it aside; None when there is more, or none, or an error."""
+    """The binding that a string consists of, spaces around it aside; None when there is more, or none, or an error."""
     if "${{" not in text:
         return None
     try:
@@ -228,7 +228,7 @@ def only_binding(text: str) -> Binding | None:
 
 
 def job_bound_to(binding: Binding) -> str:
-    """The job that `${{parent.jobs.NAME.…}}` names, or an empty text."""
+    """The job that `${{parent.jobs.NAME.…}}` names, or an empty string."""
     path = binding.path
     return path[2] if path[:2] == ("parent", "jobs") and len(path) > 2 else ""
 
@@ -249,7 +249,7 @@ def bindings_of_value(data: Any) -> Iterator[Binding]:
 
 
 def name_bound(text: str, scope: str) -> str | None:
-    """The NAME where a text is `${{SCOPE.NAME}}` and nothing else; None otherwise."""
+    """The NAME where a string is `${{SCOPE.NAME}}` and nothing else; None otherwise."""
     binding = only_binding(text)
     return binding.name_in(scope) if binding is not None else None
 

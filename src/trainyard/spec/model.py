@@ -263,7 +263,7 @@ class Job(NamedTuple):
     """A node of a pipeline: one use of a component, with what its ports are bound to. `node` is its YAML.
 
     `component` is None if it is not readable offline; `reference` names it where it is kept in Azure ML. `inputs` hold
-    literals, or texts with bindings; a data input may be a mapping with `path`. `distribution` and `resources` are the
+    literals or strings with bindings; a data input may be a mapping with `path`. `distribution` and `resources` are the
     node's own where it has them, for they replace the component's whole object; use `effective_distribution` and
     `effective_resources`.
     """

@@ -110,5 +110,5 @@ def _known_text(node: Node, *keys: str) -> Node | None:
 
 
 def _is_to_be_filled(node: Node) -> bool:
-    """Whether a text has a place for another program to fill in: `$MODEL`, `{{ model }}`, `<model>`."""
+    """Whether a string has a place for another program to fill in: `$MODEL`, `{{ model }}`, `<model>`."""
     return any(mark in node.text for mark in _PLACEHOLDERS)

@@ -183,7 +183,7 @@ class Reading(NamedTuple):
         return self.of(document)
 
     def existing(self, node: Node, rule: Rule, what: str, *, folder: bool | None = None) -> Path | None:
-        """The file or folder that a text names; None, and reported, if it does not exist.
+        """The file or folder that a string names; None, and reported, if it does not exist.
 
         `folder` says which of the two it has to be; None takes either. What a template fills in (`{{…}}`, as in
         the specifications of Azure ML's own assets) is not readable offline.
@@ -261,7 +261,7 @@ def is_code_of_this_machine(code: Node, reading: Reading) -> bool:
 
 
 def reference_text(node: Node | None, reading: Reading) -> str:
-    """The text of a reference; empty for anything but a text."""
+    """The text of a reference; empty for anything but a string."""
     named = reading.findings.string(node)
     if named is not None and named.text.strip() and "\n" not in named.text.strip():
         return named.text

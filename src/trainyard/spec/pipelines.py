@@ -587,7 +587,7 @@ def _settle_own_ports(job: Job, pipeline: PipelineComponent) -> None:
 
 
 def _type_of_bound(text: str, pipeline: PipelineComponent) -> str:
-    """The type of what a whole text is bound to; a text with more than one binding in it is a string."""
+    """The type of what a whole string is bound to; one with more than one binding in it is a string."""
     binding = only_binding(text)
     if binding is None:
         return literal_type(text)

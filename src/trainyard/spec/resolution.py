@@ -398,7 +398,7 @@ class JobUse:
         if binding is not None and resolved.value is None:
             return _not_given(binding, value)
         if binding is not None and isinstance(resolved.value, (DataPath, JobOutput)):
-            return Unknown(f"{binding.text} is not a literal, and cannot be filled into a text", value.span)
+            return Unknown(f"{binding.text} is not a literal, and cannot be filled into a string", value.span)
         return resolved._replace(value=str(resolved.value))
 
     @property
@@ -533,7 +533,7 @@ class _Body:
         return resolved
 
     def _filled(self, value: Value, key: str, own: JobUse | None) -> Resolved:
-        """A text with bindings in it, each of which stands for a literal."""
+        """A string with bindings in it, each of which stands for a literal."""
         try:
             segments = parse_expressions(value.data)
         except ExpressionError as error:
@@ -551,7 +551,7 @@ class _Body:
             if resolved.value is None:
                 return _not_given(segment, value)
             if not is_literal(resolved.value):
-                return Unknown(f"{segment.text} is not a literal, and cannot be filled into a text", value.span)
+                return Unknown(f"{segment.text} is not a literal, and cannot be filled into a string", value.span)
             text += str(resolved.value)
         return Known(text, value._replace(data=text, text=text), key)
 

@@ -101,7 +101,7 @@ def value_of_port(given: Known, port: Port, value: Value, *, takes_any_literal: 
 
 
 def _literal_of_port(given: Known, port: Port, value: Value, *, takes_any_literal: bool) -> Resolved:
-    """What a parameter is given; files only from the command line, which may give them in place of a text."""
+    """What a parameter is given; files only from the command line, which may give them in place of a string."""
     written = given.written
     is_from_command_line = written.span.file == COMMAND_LINE
     if isinstance(given.value, (DataPath, JobOutput)):

@@ -94,7 +94,7 @@ class Rule(NamedTuple):
     """Errors are only reported by `trainyard run`: Azure ML takes them, or the job's own program decides."""
 
     def explained(self, *, summary: str, why: str, example: str = "") -> Rule:
-        """Return the rule with its texts; `example` is in the form of an Example."""
+        """Return the rule with its text; `example` is in the form of an Example."""
         return self._replace(summary=summary, why=why, example=Example(example) if example else None)
 
     def at(

@@ -349,7 +349,7 @@ def _wrong_value(
         hint = f"Write {node.text}g, if these are gigabytes."
     if _RULE in holder and rule is not MISSING_KEY:
         rule = _RULES_IN_SCHEMAS[holder[_RULE]]
-    # What the client accepts anyway is another text, never a list or mapping in its place.
+    # What the client accepts anyway is another string, never a list or mapping in its place.
     is_collection = keyword == "type" and isinstance(node.data, (dict, list))
     severity: Severity | None = "error" if is_collection else holder.get(_SEVERITY)
     return rule.at(span, message, hint, related, replacement, severity)

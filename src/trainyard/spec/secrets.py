@@ -19,7 +19,7 @@ SECRET_NAME = regex(
 
 
 def redacted(text: str, name: str = "") -> str:
-    """Return a text without the secrets in it; of a value whose name is that of a secret, nothing is left."""
+    """Return a string without the secrets in it; of a value whose name is that of a secret, nothing is left."""
     if text and SECRET_NAME.fullmatch(name.rpartition(".")[2]):
         return text if "${{" in text else HIDDEN
     for part, pattern, _ in SECRET_VALUES:

@@ -14,9 +14,9 @@ COMMAND_LINE = Path("--set")
 
 
 def split_settings(texts: Iterable[str], example: str) -> dict[str, str]:
-    """Return values by their dotted keys, from texts of the form KEY=VALUE; of a key given twice, the last.
+    """Return values by their dotted keys, from strings of the form KEY=VALUE; of a key given twice, the last.
 
-    Raises UsageError, with the example, for a text of another form.
+    Raises UsageError, with the example, for a string of another form.
     """
     settings: dict[str, str] = {}
     for text in texts:
@@ -37,11 +37,11 @@ _NEXT_SETTING = regex(r"[,;\s]((?:inputs|jobs)\.[\w.]+=.*)")
 
 
 def several_in_one(value: str) -> str:
-    """Return a hint for a value that goes on with another setting, and an empty text for any other value."""
+    """Return a hint for a value that goes on with another setting, and an empty string for any other value."""
     found = _NEXT_SETTING.search(value)
     return f"Each setting has its own option: … --set {found[1]}" if found else ""
 
 
 def printable(text: str) -> str:
-    """Return a text as it can be shown in a message: escaped where a character of it cannot."""
+    """Return a string as it can be shown in a message: escaped where a character of it cannot."""
     return text if text.isprintable() else ascii(text)

@@ -1,8 +1,8 @@
 """`--set resources.instance_count=4`: any key of a job's file, as `az ml job create --set` takes it.
 
 Azure ML's client sets a path of keys and indices, `jobs.J.outputs.x.mode` or `tags[0]`, in what it read of the file
-(`add_param_overrides` in azure-ai-ml 1.35, `azure/ai/ml/_schema/core/schema.py`): mappings on the way are made, a text
-on the way is refused, and each value is a text that the field's type converts.
+(`add_param_overrides` in azure-ai-ml 1.35, `azure/ai/ml/_schema/core/schema.py`): mappings on the way are made, a
+string on the way is refused, and each value is a string that the field's type converts.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def keys_of_file(file: Path, given: Mapping[str, str], store: DocumentStore) -> 
 def set_in_file(file: Path, given: Mapping[str, str], store: DocumentStore) -> None:
     """Set these keys, as far as they are of the file, in what `store` has of it; later readers find them there.
 
-    Raise UsageError for a key within a text, such as the name of a component, and for an index that a list lacks.
+    Raise UsageError for a key within a string, such as the name of a component, and for an index that a list lacks.
     """
     for key, text in keys_of_file(file, given, store).items():
         holder = store.peek(Path(os.path.abspath(file))).root

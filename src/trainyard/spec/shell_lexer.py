@@ -183,7 +183,7 @@ def _word(command: str, start: int, is_optional: bool) -> Word:
 
 
 def quoted_parts(command: str) -> tuple[list[tuple[int, int]], int | None]:
-    """Return where quoted texts and escaped letters are, and where a quote begins that is never closed."""
+    """Return where quoted strings and escaped letters are, and where a quote begins that is never closed."""
     parts: list[tuple[int, int]] = []
     position = 0
     while (sign := _QUOTE_OR_ESCAPE.search(command, position)) is not None:

@@ -80,7 +80,7 @@ def _calls_of(words: Sequence[Word], follows_others: bool) -> Iterator[Call]:
 
 
 def _set_once(words: Sequence[Word], command: str) -> Iterator[tuple[str, Word]]:
-    """The variables that words set to a text that the command sets them to wherever they are used after that."""
+    """The variables that words set to a string that the command sets them to wherever they are used after that."""
     times = _times_set(command)
     for word in words:
         name, equals, value = word.text.partition("=")
@@ -222,7 +222,7 @@ _STEP = regex(r"(?:.*/)?trainyard[./]steps[./](\w+?)(?:\.py)?")
 class StepCall(NamedTuple):
     """A call of a step in a command: the value of each flag, by the setting's name; None for a flag without a value.
 
-    `may_have_others`: variables of the shell, or texts from inputs, may bring further flags along.
+    `may_have_others`: variables of the shell, or strings from inputs, may bring further flags along.
     """
 
     step: str

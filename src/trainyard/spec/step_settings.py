@@ -77,7 +77,7 @@ warmup_fraction: ‹10⇒0.1›
 INVALID_OVERRIDES = Rule("AML343", "invalid-overrides", "error", is_let_pass=True).explained(
     summary="Overrides that are not a mapping in YAML, or that hold an apostrophe.",
     why="`overrides` are one line such as `{weight_decay: 0.1, model_overrides: {num_hidden_layers: 2}}`. The command "
-    "has them between apostrophes, so texts within are quoted with double quotes.",
+    "has them between apostrophes, so strings within are quoted with double quotes.",
     example=_PIPELINE + "      overrides: ‸'{epochs: 3‹⇒}›'\n" + TRAIN_COMPONENT,
 )
 SETTINGS_NOT_FOUND = Rule("AML344", "settings-not-found", "error", is_let_pass=True).explained(
@@ -141,7 +141,7 @@ Layer = WrittenSettings | Unknown | Wrong | None
 class StepSettings:
     """The settings of the step that a job runs. Each file is read through `store`.
 
-    `input_of` returns the value of an input of the job, and `resolve` what a text in its command comes to.
+    `input_of` returns the value of an input of the job, and `resolve` what a string in its command comes to.
     """
 
     def __init__(
@@ -324,7 +324,7 @@ class StepSettings:
     def given_by_command(self, of: StepField) -> Resolved | None:
         """What a flag of the command gives a setting; None if the command does not give it."""
         if of.name not in self._call.flags:
-            # A text with flags in it may give the value of an input of the setting's name.
+            # A string with flags in it may give the value of an input of the setting's name.
             may_have = self._call.may_have_others and of.name in self._component.inputs
             return self._input_of(of.name) if may_have else None
         word = self._call.flags[of.name]

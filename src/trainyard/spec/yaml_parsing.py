@@ -56,12 +56,12 @@ _TOLD_WHERE_IT_BEGINS = (
 
 
 def source_lines(text: str) -> list[str]:
-    """Split a text where YAML does."""
+    """Split text where YAML does."""
     return _LINE_BREAK.split(text)
 
 
 def line_starts(text: str) -> list[int]:
-    """Where each line of a text begins, in characters."""
+    """Where each line of text begins, in characters."""
     return [0, *(line_break.end() for line_break in _LINE_BREAK.finditer(text))]
 
 
@@ -88,7 +88,7 @@ def read_text(file: Path) -> str:
 
 
 def compose(file: Path, text: str, problems: list[Diagnostic]) -> yaml.Node:
-    """Return the root of a text in PyYAML's form. Raises SpecError when it cannot be read at all."""
+    """Return the root of YAML text in PyYAML's form. Raises SpecError when it cannot be read at all."""
     _refuse_unreadable(file, text)
     if _may_nest_deeply(text):
         _refuse_deep_nesting(file, text)
@@ -105,7 +105,7 @@ def compose(file: Path, text: str, problems: list[Diagnostic]) -> yaml.Node:
 
 
 def _refuse_unreadable(file: Path, text: str) -> None:
-    # A character takes four bytes at most, so that only large texts are encoded.
+    # A character takes four bytes at most, so that only large text is encoded.
     if len(text) * 4 > LARGEST_FILE_BYTES and len(text.encode("utf-8", "surrogatepass")) > LARGEST_FILE_BYTES:
         raise SpecError(_too_many_bytes(file, len(text.encode("utf-8", "surrogatepass"))))
     if "\0" in text:
@@ -119,7 +119,7 @@ def _too_many_bytes(file: Path, size_bytes: int) -> Diagnostic:
 
 
 def _point(file: Path, before: str) -> Span:
-    """The place just behind a text that a file begins with."""
+    """The place just behind the text that a file begins with."""
     lines = source_lines(before)
     line, column = len(lines), len(lines[-1]) + 1
     return Span(file, line, column, line, column + 1)
@@ -142,7 +142,7 @@ def _compose(file: Path, text: str, problems: list[Diagnostic]) -> yaml.Node | N
 
 def _may_nest_deeply(text: str) -> bool:
     return (
-        # A '{' of a binding opens nothing: '$' is part of a plain text, which it goes on.
+        # A '{' of a binding opens nothing: '$' is part of a plain string, which it goes on.
         text.count("[") + text.count("{") - 2 * text.count("${{") > DEEPEST_NESTING
         or (_DEEP_INDENT in text)
         or any(

@@ -252,7 +252,7 @@ def _unused_ports(command: ParsedCommand, kind: str, unused: Rule) -> Iterator[D
         if name == "artifacts" and kind == "outputs":
             continue  # Azure ML itself copies ./outputs there
         variable = f"azure_ml_{kind[:-1]}_{name}".lower()
-        # A text that is not a binding, such as $inputs.x, is reported by itself.
+        # A string that is not a binding, such as $inputs.x, is reported by itself.
         if (kind, name.lower()) not in used and variable not in text and f"{kind}.{name}".lower() not in text:
             message = f"the command does not use the {kind[:-1]} '{name}'"
             hint = f"Put ${{{{{kind}.{name}}}}} into the command, or remove '{name}'."

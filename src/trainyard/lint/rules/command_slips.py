@@ -59,12 +59,12 @@ def _repeated_flag(command: ParsedCommand, context: LintContext) -> Iterator[Dia
 
 @check("command")
 def _blank_after_equals(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
-    """`--epochs= 3`, which is an empty text for the flag, and one more argument."""
+    """`--epochs= 3`, which is an empty string for the flag, and one more argument."""
     for call in python_calls(command.text):
         for word, follower in pairwise(call.arguments):
             is_flag = word.text.startswith("--") and word.text.endswith("=") and not word.is_quoted
             if is_flag and "$" not in word.text and not follower.text.startswith("-"):
-                message = f"{word.text} passes an empty text: the value after the space is another argument"
+                message = f"{word.text} passes an empty string: the value after the space is another argument"
                 hint = f"Write {word.text}{follower.text}, without the space."
                 yield FLAG_VALUE.at(command.span(word.start, word.end), message, hint)
 

@@ -305,7 +305,7 @@ def _wrong_values(document: Document, is_step: bool) -> Iterator[Diagnostic]:
     yield from _misspelt_types(document)
     for path, words in _VALUES.items():
         node = document.root.find(*path.split("."))
-        # YAML takes JSON's 1e-8 for a text. Trainyard's step takes numbers in quotes, too.
+        # YAML takes JSON's 1e-8 for a string. Trainyard's step takes numbers in quotes, too.
         data = json.loads(document.text[slice(*node.offsets)]) if node is not None else None
         is_taken = data in (None, "auto") or (is_step and words == "a number") or _is(words, data)
         if node is not None and not is_taken:

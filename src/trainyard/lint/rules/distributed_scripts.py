@@ -51,7 +51,7 @@ torch.cuda.set_device(local_rank)
 
 
 class _Script(NamedTuple):
-    """A script that several processes run, without a framework for it. `names`: all names and texts in its code."""
+    """A script that several processes run, without a framework for it. `names`: all names and strings in its code."""
 
     command: str
     called: CalledScript

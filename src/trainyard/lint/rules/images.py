@@ -108,7 +108,7 @@ def _dockerfile(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
 
 
 def _lines(path: Path) -> Iterator[_Line]:
-    """The instructions of a Dockerfile; none if it cannot be read, or has texts over several lines in it."""
+    """The instructions of a Dockerfile; none if it cannot be read, or has strings over several lines in it."""
     try:
         text = read_text(path) if os.path.isfile(path) else ""
     except (OSError, ValueError):
@@ -142,7 +142,7 @@ def _instruction(line: _Line) -> Iterator[Diagnostic]:
         yield DOCKERFILE.at(line.span, f"Docker has no instruction '{shorten(line.word)}'", hint)
     words = line.rest.split()
     if line.word.upper() == "ENV" and words[1:2] == ["="]:
-        yield DOCKERFILE.at(line.span, f"ENV sets {words[0]} to a text that begins with '= '", "Remove the spaces.")
+        yield DOCKERFILE.at(line.span, f"ENV sets {words[0]} to a string that begins with '= '", "Remove the spaces.")
 
 
 def _without_an_image(lines: Sequence[_Line]) -> Iterator[Diagnostic]:

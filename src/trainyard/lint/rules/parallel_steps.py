@@ -187,7 +187,7 @@ def _appends(step: ScriptStep) -> Iterator[Diagnostic]:
     target = step.task.find_text("append_row_to")
     binding = only_binding(target.text) if target is not None else None
     if target is not None and "${{" not in target.text and target.text:
-        message = f"rows are appended to an output, and '{shorten(target.text)}' is a plain text"
+        message = f"rows are appended to an output, and '{shorten(target.text)}' is a plain string"
         outputs = list(step.node.entries_of("outputs"))
         meant = target.text.removeprefix("outputs.")
         name = meant if meant in outputs else outputs[0] if len(outputs) == 1 else "NAME"

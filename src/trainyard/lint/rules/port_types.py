@@ -140,7 +140,7 @@ jobs:
 LITERAL_FOR_DATA = Rule("AML309", "literal-for-data", "warning").explained(
     summary="A data input is set to a literal.",
     why="Data is written as `path:` with a `type:`. A number names nothing, and Azure ML's client refuses it. What the "
-    "pipeline's own input holds is sent as a literal, also where it is a text.",
+    "pipeline's own input holds is sent as a literal, also where it is a string.",
     example="""\
 @pipeline
 jobs:

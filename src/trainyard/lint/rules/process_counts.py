@@ -304,7 +304,7 @@ def _lightning_starts_processes(syntax: Syntax) -> bool:
 
 
 def _names_launcher(text: str) -> bool:
-    """Whether a text, such as a command for `subprocess`, starts with a launcher or names a launcher's module."""
+    """Whether a string, such as a command for `subprocess`, starts with a launcher or names a launcher's module."""
     words = text.split()
     return bool(words) and (
         words[0] in LAUNCHERS - {"accelerate", "deepspeed"} or not LAUNCHER_MODULES.isdisjoint(words)

@@ -244,7 +244,7 @@ def _inputs(create: Node, named: Path, context: LintContext) -> Iterator[Diagnos
 
 
 def _other_type(given: Node, port: Port) -> Iterator[Diagnostic]:
-    """A text for an input that is a number in the job."""
+    """A string for an input that is a number in the job."""
     has_number = port.default is not None and port.default.data is not None and port.type in ("integer", "number")
     is_other_text = given.is_text and "${{" not in given.text and literal_type(given.data) == "string"
     if has_number and is_other_text and number_of(given) is None:

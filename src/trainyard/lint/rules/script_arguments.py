@@ -40,7 +40,7 @@ parser.add_argument("--epochs", type=int, required=True)
 parser.add_argument("--optimizer", choices=["adam", "sgd"], default="adam")
 print(parser.parse_args())
 """
-_NUMBERS = {None: "a text", "int": "a whole number", "float": "a number"}
+_NUMBERS = {None: "a string", "int": "a whole number", "float": "a number"}
 _REDIRECTION = regex("[<>]")
 _UNCLOSED = regex(r"\$\{\{(?![^{}]*\}\})|\$\{\{[^{}]*\$\{\{")
 _DASHES = ("–", "—")
@@ -384,7 +384,7 @@ def _wrong_words(called: CalledScript, flags: ScriptFlags) -> Iterator[Diagnosti
                 hint = f"Write {word.text} alone, or give the script a flag that takes true or false."
                 yield FLAG_VALUE.at(called.span(follower), message, hint, [declared(flag)])
         elif flag.is_truth and follower is not None and _may_be_false(called, follower):
-            message = f"{word.text} is `type=bool`, which makes any text true, 'False' too"
+            message = f"{word.text} is `type=bool`, which makes any string true, 'False' too"
             hint = "Let the script compare the text, or use a switch (`store_true`)."
             yield FLAG_VALUE.at(called.span(follower), message, hint, [declared(flag)], severity="warning")
         elif follower is not None and is_word(follower) and not _suits(follower.text, flag):
@@ -409,7 +409,7 @@ def _arguments_of_steps(file: LintedFile, context: LintContext) -> Iterator[Diag
 
 
 def _suits(text: str, flag: Flag) -> bool:
-    """Whether a text is the kind of number that a flag takes; true if it takes any text."""
+    """Whether a string is the kind of number that a flag takes; true if it takes any string."""
     try:
         if flag.number is not None and "{" not in text:  # a binding without its sign is reported as that
             int(text) if flag.number == "int" else float(text)

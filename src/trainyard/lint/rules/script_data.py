@@ -221,7 +221,7 @@ def _declared(syntax: Syntax) -> set[str] | None:
     found = {str(node.value) for node in syntax.of(ast.Constant) if isinstance(node.value, str)}
     found = {text for text in found if text.isidentifier()}
     found |= {node.attr for node in syntax.of(ast.Attribute) if not isinstance(node.ctx, ast.Load)}
-    # A `dest` of add_subparsers is one of these texts too.
+    # A `dest` of add_subparsers is one of these strings too.
     adds = [call for call in syntax.calls if isinstance(call.func, ast.Attribute) and call.func.attr == "add_argument"]
     names = [destination(call) for call in adds]
     return None if None in names else found | set(filter(None, names))

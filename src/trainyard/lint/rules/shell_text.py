@@ -101,7 +101,7 @@ def _text_breaks_quotes(command: ParsedCommand, context: LintContext) -> Iterato
                 continue
             message = f"'{port.name}' is within {quote} in the command, and this text contains {broken[0]}"
             used = Related(command.span(binding.start, binding.end), "it is used here")
-            yield TEXT_BREAKS_QUOTES.at(value.span, message, "Set it to a text without it.", [used])
+            yield TEXT_BREAKS_QUOTES.at(value.span, message, "Set it to a string without it.", [used])
 
 
 def _known_values(command: ParsedCommand, port: Port, context: LintContext) -> Iterator[Value]:
@@ -486,7 +486,7 @@ def _is_mispaired(text: str, start: int, end: int) -> bool:
 
 
 def _blanked(text: str, places: Sequence[tuple[int, int]], letter: str) -> str:
-    """A text with a letter for each one at some places, which are in their order."""
+    """A string with a letter for each one at some places, which are in their order."""
     parts, position = [], 0
     for start, end in places:
         parts += [text[position:start], letter * (end - start)]

@@ -148,7 +148,7 @@ class PrepareChat:
 
     source: Path | None = input_folder(optional=True)
     """A folder with .jsonl files, also compressed as .gz or .zst. Each line is an object with messages (of role and
-    content), or with prompt and completion, as texts or as messages; for `preferences` with prompt, chosen and
+    content), or with prompt and completion, as text or as messages; for `preferences` with prompt, chosen and
     rejected. The conversations of ShareGPT, and instruction, input and output of Alpaca, are read too. Not given, it is
     what functions of Python's standard library do, by their documentation; in pairs `Return …` is chosen, and
     `It returns …` rejected."""

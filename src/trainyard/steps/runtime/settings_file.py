@@ -44,7 +44,7 @@ def read_settings_file(file: Path) -> dict[str, YamlSetting]:
 
 
 def read_overrides(text: str) -> dict[str, YamlSetting]:
-    """Return the values of overrides by their keys; an empty text has none. SettingsError unless it is a mapping."""
+    """Return the values of overrides by their keys; an empty string has none. SettingsError unless it is a mapping."""
     if "'" in text:
         raise SettingsError("overrides: an apostrophe would end the command's quotes; quote with double quotes instead")
     return _read_mapping(text, None)

@@ -245,7 +245,7 @@ def set_gpu_defaults(environment: MutableMapping[str, str], *, deterministic: bo
     NVIDIA's driver has them; and NCCL's repeatable algorithms for trainings that promise the same bits each time.
     """
     if not any(name in environment for name in _RECORDER_VARIABLES):
-        # Torch's version compares as a version does, not as a text.
+        # Torch's version compares as a version does, not as a string.
         environment[_RECORDER_VARIABLES[torch.__version__ >= "2.10"]] = _RECORDED_COLLECTIVES
     if torch.version.hip is None and not any(name in environment for name in _ALLOCATOR_VARIABLES):
         environment["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
