@@ -218,6 +218,24 @@ def test_adapters_that_cannot_be_are_refused(
     assert message in capsys.readouterr().err
 
 
+def test_adapters_of_a_weight_that_two_layers_share_are_not_merged(
+    text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The output layer would change with the embedding, which it does not do in the training."""
+    tied = make_llama(tmp_path / "tied", text, tie_word_embeddings=True)
+    flags = (*LORA, "--lora-targets", "embed_tokens,q_proj", "--max-steps", 1)
+    assert train_ddp.main(arguments(text, tied, tmp_path / "merged", *flags, "--merge-adapters", "true")) == 1
+    refused = "the adapters of model.embed_tokens cannot be merged, since another layer has the same weight"
+    assert refused in capsys.readouterr().err
+    assert train_ddp.main(arguments(text, tied, tmp_path / "alone", *flags)) == 0
+    exported = ("--mlflow-model", tmp_path / "mlflow", "--files", tmp_path / "files", "--samples", 2)
+    model = ("--data", text, "--model", tmp_path / "alone" / "model", "--base-model", tied)
+    assert export_model.main([str(flag) for flag in (*model, *exported)]) == 1
+    assert refused.replace("model.", "base_model.model.model.") in capsys.readouterr().err
+    within = (*LORA, "--max-steps", 1, "--merge-adapters", "true")  # of all other layers
+    assert train_ddp.main(arguments(text, tied, tmp_path / "others", *within)) == 0
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
 def test_qlora_needs_a_gpu_and_an_engine_with_whole_weights(
     text: Path, base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

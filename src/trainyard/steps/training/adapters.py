@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -88,7 +89,22 @@ def new_model(task: Task, settings: Training) -> torch.nn.Module:
             inject_adapter_in_model(config, model, _NAME)
     except ValueError as failure:
         raise StepError(f"--lora-targets {settings.lora_targets}: {first_line(failure)}") from None
+    if settings.merge_adapters:
+        _require_own_weights(model)
     return model
+
+
+def _require_own_weights(model: torch.nn.Module) -> None:
+    """StepError names a layer whose adapters cannot be merged: another layer has the same weight without them."""
+    from peft.tuners.lora import LoraLayer
+
+    owners = Counter(weight for owner in model.modules() for weight in owner.parameters(recurse=False))
+    for path, layer in model.named_modules():
+        if isinstance(layer, LoraLayer) and any(owners[weight] > 1 for weight in layer.get_base_layer().parameters()):
+            raise StepError(
+                f"the adapters of {path} cannot be merged, since another layer has the same weight "
+                "(tie_word_embeddings): keep the adapters by themselves, or train without these (--lora-targets)"
+            )
 
 
 @contextmanager
@@ -214,6 +230,8 @@ def load_trained_model(
     require_packages(f"adapters, as in {folder},", from_extra("train"), "peft")
     base = base_of_adapters(chosen_task, folder, base_model)
     wrapped = _with_adapters(chosen_task.starting_from(base).on(manifest).new_model(), folder)
+    if merged:
+        _require_own_weights(wrapped)
     model: torch.nn.Module = wrapped.merge_and_unload() if merged else wrapped.get_base_model()
     return model
 
