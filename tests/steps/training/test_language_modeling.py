@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import io
 import json
 import math
@@ -24,7 +25,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import trainyard
 from trainyard.settings.steps.tasks import LanguageModelingSettings
 from trainyard.steps import evaluate, prepare_text, train_ddp
-from trainyard.steps.data.dataset.manifest import read_manifest
+from trainyard.steps.data.dataset.manifest import ArrayType, read_manifest
 from trainyard.steps.data.dataset.reader import SplitReader
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.training.engines.shared_model import without_memory
@@ -357,6 +358,27 @@ def test_experts_are_trained_with_the_loss_of_their_routers(text: Path) -> None:
     loss = task.loss(mixtral, {"tokens": tokens})
     assert expected.aux_loss > 0
     torch.testing.assert_close(loss, cross_entropies + 0.5 * expected.aux_loss * 3 * LENGTH)
+
+
+def test_padding_is_not_routed_to_experts_as_far_as_their_loss_is_concerned(text: Path) -> None:
+    overrides = {"num_local_experts": 4, "router_aux_loss_coef": 0.5, **json.loads(TINY_LLAMA)}
+    found, tokens = read_manifest(text), 20
+    arrays = {**found.arrays, "answers": ArrayType("bool", found.arrays["tokens"].shape)}
+    settings = LanguageModelingSettings(
+        model_type="mixtral", model_overrides=json.dumps({**overrides, "num_key_value_heads": 2})
+    )
+    task = LanguageModeling(dataclasses.replace(found, content="conversations", arrays=arrays), settings)
+    mixtral: Any = task.new_model().train()
+    rows = torch.tensor(SplitReader(text, found, "train").gather(np.arange(3))["tokens"].astype(int))
+    assert found.text is not None
+    rows[:, tokens:] = found.text.padding
+    read = rows[:, :tokens]
+    alone = mixtral(input_ids=read, output_router_logits=True)
+    cross_entropies = functional.cross_entropy(
+        alone.logits[:, :-1].flatten(0, 1), read[:, 1:].flatten(), reduction="sum"
+    )
+    loss = task.loss(mixtral, {"tokens": rows, "answers": rows != found.text.padding})
+    torch.testing.assert_close(loss, cross_entropies + 0.5 * alone.aux_loss * 3 * (tokens - 1))
 
 
 def test_overrides_that_do_not_fit_the_dataset(text: Path) -> None:

@@ -160,7 +160,8 @@ class LanguageModeling(Task):
 
     def loss(self, model: torch.nn.Module, batch: Tensors) -> torch.Tensor:
         """Return the sum of the tokens' cross-entropies; of a mixture of experts, with its routers' loss for each."""
-        cross_entropy, outputs = self._cross_entropy(model, rows_of(batch, self._text), "sum", **self._router_options)
+        rows, options = rows_of(batch, self._text), self._router_options(batch)
+        cross_entropy, outputs = self._cross_entropy(model, rows, "sum", **options)
         return self._with_router_loss(cross_entropy, outputs, batch)
 
     def prepare(self, batch: Tensors) -> Tensors:
@@ -262,10 +263,12 @@ class LanguageModeling(Task):
         # A prompt may end in the middle of a character, which is complete in the text.
         return Sample(os.path.commonprefix([tokenizer.decode(prompt), text]), text)  # noqa: RUF071 – of characters
 
-    @property
-    def _router_options(self) -> Mapping[str, bool]:
-        """What a model with a router loss is asked for."""
-        return {"output_router_logits": True} if self._router_loss_factor else {}
+    def _router_options(self, batch: Tensors) -> Mapping[str, Any]:
+        """Return what a model with a router loss is asked for. Padding of rows that are not packed has no part."""
+        if not self._router_loss_factor:
+            return {}
+        is_padded = self.loss_terms_vary and "documents" not in batch
+        return {"output_router_logits": True, "attention_mask": self._is_token(batch) if is_padded else None}
 
     def _with_router_loss(self, loss: torch.Tensor, outputs: Any, batch: Tensors) -> torch.Tensor:
         """Return the sum of a batch's losses with the routers' loss for each of its terms, if there are routers."""

@@ -154,7 +154,7 @@ class Preferences(LanguageModeling):
         return -losses.view_as(rows.labels), outputs
 
     def _rewards(self, model: torch.nn.Module, batch: Tensors) -> tuple[_Rewards, Any]:
-        predicted, outputs = self._predicted(model, batch, **self._router_options)
+        predicted, outputs = self._predicted(model, batch, **self._router_options(batch))
         # Token by token: the difference of two sums of hundreds of nats would lose the digits that matter.
         reference, numbers = batch[REFERENCE_ARRAY][:, 1:], batch["documents"][:, 1:].long()
         of_documents = self._sums_of_documents(predicted[:, :-1] - reference, numbers)
