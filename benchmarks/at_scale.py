@@ -46,7 +46,7 @@ from results import save_results
 from trainyard.settings.batch_arithmetic import divide_batch
 from trainyard.settings.steps.training import TrainFSDP
 from trainyard.steps.runtime.host_group import HostGroup, Nodes
-from trainyard.steps.runtime.world import join_world
+from trainyard.steps.runtime.world import World
 from trainyard.steps.training.checkpoints.checkpoints import Checkpoints
 from trainyard.steps.training.checkpoints.collectives import Ranks
 from trainyard.steps.training.checkpoints.restoring import files_of_rank, nearest_first, places_in
@@ -351,7 +351,7 @@ def _as_rank_of_gpus(folder: Path, rank: int, count: int) -> Figures:
         initialize("fake", **options)
 
     dist.init_process_group = init_process_group
-    with join_world(300) as world:
+    with World(300) as world:
         # With one node, a world of CPUs shares the default group.
         nodes = world.host.nodes
         host = HostGroup(nodes, rank, world.timeout) if len(nodes) == 1 else world.host
@@ -363,7 +363,7 @@ def _as_rank_of_gpus(folder: Path, rank: int, count: int) -> Figures:
 def _as_rank(folder: Path, rank: int, count: int, shard_size: int) -> Figures:
     """Start, take a step, save, restore into another engine, and write the model."""
     settings = TrainFSDP(data=folder, model=folder, checkpoints=folder, metrics=folder, shard_size=shard_size)
-    with join_world(300) as world:
+    with World(300) as world:
         parts = EngineParts(_small_model, settings, OptimizerSettings(0.3), divide_batch(count, 1, count), world)
         engine = FSDPEngine(parts)
         tokens = torch.arange(16).view(1, 16) + rank

@@ -62,9 +62,9 @@ def compare(out: str) -> None:
     import torch.distributed as dist
 
     from trainyard.steps.cluster.bandwidth import COLLECTIVES, measure_collective
-    from trainyard.steps.runtime.world import join_world
+    from trainyard.steps.runtime.world import World
 
-    with join_world(120) as world:
+    with World(120) as world:
         pairs = [dist.new_group([first, first + 1]) for first in range(0, RANKS, 2)]
         groups = {"all ranks": dist.group.WORLD, "pairs": pairs[world.rank // 2]}
         found: dict[str, list[tuple[float, float]]] = {}

@@ -122,7 +122,7 @@ def _train(steps: int, rounds: int, folder: Path) -> None:
     from trainyard.settings.batch_arithmetic import divide_batch
     from trainyard.settings.steps.training import TrainDDP
     from trainyard.steps.runtime.entrypoint import end_process
-    from trainyard.steps.runtime.world import join_world
+    from trainyard.steps.runtime.world import World
     from trainyard.steps.training.checkpoints.checkpoints import Checkpoints
     from trainyard.steps.training.engines.engine import EngineParts
     from trainyard.steps.training.engines.replicas import DDPEngine
@@ -135,7 +135,7 @@ def _train(steps: int, rounds: int, folder: Path) -> None:
         model.loss_type = "ForCausalLM"
         return model
 
-    with join_world(600) as world:
+    with World(600) as world:
         seed_everything(0)
         settings = TrainDDP(data=folder, model=folder, checkpoints=folder, metrics=folder)
         batch = divide_batch(SAMPLES_PER_RANK * RANKS, SAMPLES_PER_RANK, RANKS)

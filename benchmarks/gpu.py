@@ -33,7 +33,7 @@ from torch.nn import functional
 
 from results import RESULTS, save_results
 from trainyard.steps.runtime.entrypoint import end_process
-from trainyard.steps.runtime.world import World, join_world
+from trainyard.steps.runtime.world import World
 from trainyard.steps.training.engines.shared_model import without_memory
 from trainyard.steps.training.observing.flops import flops_of_transformer, peak_flops_per_second
 from trainyard.steps.training.observing.measures import Work
@@ -384,7 +384,7 @@ def main() -> int:
     has_gpu = torch.cuda.is_available() and torch.version.cuda is not None and not arguments.tiny
     cases = CASES if has_gpu else (TINY_CASE,)
     found = []
-    with join_world(120, {}) as world, tempfile.TemporaryDirectory() as folder:
+    with World(120, {}) as world, tempfile.TemporaryDirectory() as folder:
         for case in cases:
             case = fitted(case, world.device) if has_gpu else case
             found.append(measure_what_fits(case, world, Path(folder), started + LAST_START_SECONDS))

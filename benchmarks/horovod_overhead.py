@@ -23,7 +23,7 @@ from torch.nn import functional
 from results import save_results
 from step_overhead import CASES, CLIP_NORM, LIMIT_SECONDS, WORLD_SIZE, Case, Turns, new_network, ours, run_ranks
 from trainyard.steps.runtime.entrypoint import end_process
-from trainyard.steps.runtime.world import join_world
+from trainyard.steps.runtime.world import World
 from trainyard.steps.training.randomness import ask_for_determinism
 from trainyard.steps.training.samples.batches import Tensors
 from trainyard.steps.training.stopping import StopRequest
@@ -61,7 +61,7 @@ def rank_main(out: Path, rounds: int) -> int:
 
     ask_for_determinism()
     stop_request = StopRequest(out / "stop", LIMIT_SECONDS)
-    with join_world(120) as world:
+    with World(120) as world:
         contenders = {STEP: ours(CASE, world, out, stop_request, engine_class=HorovodEngine), BARE: bare(CASE)}
         turns = Turns(CASE, list(contenders))
         turns.play(contenders, rounds)

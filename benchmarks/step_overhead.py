@@ -41,7 +41,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from results import save_results
 from trainyard.steps.runtime.entrypoint import end_process
-from trainyard.steps.runtime.world import World, join_world
+from trainyard.steps.runtime.world import World
 from trainyard.steps.training.randomness import ask_for_determinism
 from trainyard.steps.training.samples.batches import Tensors
 from trainyard.steps.training.stopping import StopRequest
@@ -383,7 +383,7 @@ def rank_main(case: Case, out: Path, rounds: int | None) -> int:
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     ask_for_determinism()
     stop_request = StopRequest(out / "stop", LIMIT_SECONDS)
-    with join_world(120) as world:
+    with World(120) as world:
         figures = measure(case, world, out, rounds, stop_request)
         if world.is_main:
             (out / "figures.json").write_text(json.dumps(figures))

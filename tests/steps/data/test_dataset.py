@@ -21,7 +21,7 @@ from trainyard.steps.data.dataset.reader import SplitReader
 from trainyard.steps.data.dataset.shards import Shard, verify_dataset
 from trainyard.steps.data.dataset.writer import DatasetWriter
 from trainyard.steps.runtime.errors import StepError
-from trainyard.steps.runtime.world import join_world
+from trainyard.steps.runtime.world import World
 
 
 @pytest.fixture
@@ -87,14 +87,14 @@ def test_an_altered_shard_is_noticed_when_digests_are_checked(copy: Path) -> Non
     manifest = read_manifest(copy)
     with (
         pytest.raises(StepError, match=r"test-00000\.labels\.bin is not what was written"),
-        join_world(30, {}) as world,
+        World(30, {}) as world,
     ):
         verify_dataset(copy, manifest.shards(), world)
 
 
 def verified_with(how: str, folder: Path) -> None:
     manifest = read_manifest(folder)
-    with join_world(30, {}) as world:
+    with World(30, {}) as world:
         verify_dataset(folder, manifest.shards(), world, how)
 
 
@@ -244,9 +244,9 @@ from trainyard.steps.data.dataset.manifest import read_manifest
 from trainyard.steps.data.dataset.shards import verify_dataset
 from trainyard.steps.runtime.entrypoint import end_process
 from trainyard.steps.runtime.errors import StepError
-from trainyard.steps.runtime.world import join_world
+from trainyard.steps.runtime.world import World
 
-with join_world(60) as world:
+with World(60) as world:
     for folder in map(Path, sys.argv[1:]):
         try:
             verify_dataset(folder, read_manifest(folder).shards(), world)

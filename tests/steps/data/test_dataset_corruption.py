@@ -16,7 +16,7 @@ from trainyard.steps.data.dataset.reader import SplitReader
 from trainyard.steps.data.dataset.shards import verify_dataset
 from trainyard.steps.data.dataset.writer import DatasetWriter
 from trainyard.steps.runtime.errors import StepError
-from trainyard.steps.runtime.world import World, join_world
+from trainyard.steps.runtime.world import World
 
 DAMAGES = 200
 
@@ -38,7 +38,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def world() -> Iterator[World]:
-    with join_world(30, {}) as world:
+    with World(30, {}) as world:
         yield world
 
 

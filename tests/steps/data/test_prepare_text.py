@@ -28,7 +28,7 @@ from trainyard.steps.data.tokenizing import encoding
 from trainyard.steps.data.tokenizing.prepare_tokens import TokenSpool, write_rows
 from trainyard.steps.data.tokenizing.rows import SplitRows
 from trainyard.steps.data.tokenizing.splits import split_rule
-from trainyard.steps.runtime.world import join_world
+from trainyard.steps.runtime.world import World
 
 ONLY_TRAIN = ("--validation-fraction", "0", "--test-fraction", "0")
 SMALL = ("--vocabulary-size", "300", "--sequence-length", "8")
@@ -147,7 +147,7 @@ def test_the_rows_of_a_split_are_its_tokens(
     spool = TokenSpool(folder, "uint16")
     spool.add(split, np.array(tokens))
     with (
-        join_world(60, {}) as world,
+        World(60, {}) as world,
         DatasetWriter(folder, {"tokens": ArrayType("uint16", (length + 1,))}, shard_samples) as dataset,
     ):
         if rows.rows == 0:

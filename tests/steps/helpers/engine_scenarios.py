@@ -20,7 +20,7 @@ from horovod_installed import HAS_HOROVOD
 from tiny_transformer import TinyTransformer
 
 from trainyard.steps.runtime.entrypoint import end_process
-from trainyard.steps.runtime.world import World, join_world
+from trainyard.steps.runtime.world import World
 from trainyard.steps.training.weights_to_files import Saving
 
 ENGINES: dict[str, dict[str, Any]] = {
@@ -153,7 +153,7 @@ def try_engine(world: World, data: Path, out: Path, how: dict[str, Any]) -> dict
 
 def main(data: str, out: str) -> int:
     """Every engine; each rank writes OUT/rank-<n>.json."""
-    with join_world(60) as world:
+    with World(60) as world:
         found = {name: try_engine(world, Path(data), Path(out), how) for name, how in ENGINES.items()}
         (Path(out) / f"rank-{world.rank}.json").write_text(json.dumps(found))
     return 0

@@ -25,7 +25,7 @@ from trainyard.steps.data.dataset.manifest import read_manifest
 from trainyard.steps.data.dataset.reader import SplitReader
 from trainyard.steps.data.sample_order import SampleOrder
 from trainyard.steps.runtime.entrypoint import end_process
-from trainyard.steps.runtime.world import World, join_world
+from trainyard.steps.runtime.world import World
 from trainyard.steps.training.engines.engine import Engine, EngineParts
 from trainyard.steps.training.optimizer import OptimizerSettings
 from trainyard.steps.training.randomness import seed_everything
@@ -114,7 +114,7 @@ def train(world: World, data: Path, out: Path, name: str, training: dict[str, An
 
 def main(trainings: str, data: str, out: str) -> int:
     """Every training of the file, in its order."""
-    with join_world(60) as world:
+    with World(60) as world:
         for name, training in json.loads(Path(trainings).read_text()).items():
             train(world, Path(data), Path(out), name, training)
     return 0

@@ -20,7 +20,7 @@ from numbers_engine import NumbersEngine, same, some_tensors
 from torch.testing._internal.distributed import fake_pg
 
 from trainyard.steps.runtime.errors import StepError
-from trainyard.steps.runtime.world import World, join_world, lost_connections_explained
+from trainyard.steps.runtime.world import World, lost_connections_explained
 from trainyard.steps.training.checkpoints.checkpoints import Checkpoints
 from trainyard.steps.training.checkpoints.collectives import Ranks
 from trainyard.steps.training.samples.plan import Progress
@@ -38,7 +38,7 @@ def main(folder: str, ranks_of_nodes: str, layout: str, leaves: str) -> int:
         dist.init_process_group = without_connections(dist.init_process_group)
     before = sockets()
     try:
-        with lost_connections_explained(rank), join_world(60) as world:
+        with lost_connections_explained(rank), World(60) as world:
             found = exchanged(world, Path(folder), leaves=rank == int(leaves), saves=layout == "cpu")
             found |= {"nodes": world.host.nodes, "sockets": found["sockets"] - before}
     except StepError as error:

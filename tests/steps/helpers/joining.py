@@ -20,9 +20,9 @@ class Joining:
 def join(settings: Joining) -> int:
     """Join, and say so."""
     print("waiting to import torch", flush=True)
-    from trainyard.steps.runtime.world import join_world
+    from trainyard.steps.runtime.world import World
 
-    with join_world(settings.timeout_seconds) as world:
+    with World(settings.timeout_seconds) as world:
         print(f"joined: {world.gather(world.rank)}", flush=True)
     return 0
 

@@ -18,7 +18,7 @@ from trainyard.settings.steps.tasks import LanguageModelingSettings
 from trainyard.settings.steps.training import TrainFSDP
 from trainyard.steps.data.dataset.manifest import read_manifest
 from trainyard.steps.runtime.entrypoint import end_process
-from trainyard.steps.runtime.world import World, join_world
+from trainyard.steps.runtime.world import World
 from trainyard.steps.training.adapters import new_model
 from trainyard.steps.training.engines.shared_model import RowsOfRank, SharedModel, shared_model
 from trainyard.steps.training.tasks.language_modeling import LanguageModeling
@@ -73,7 +73,7 @@ def found_of(folder: Path, data: Path, tuning: str, world: World) -> dict[str, A
 
 
 def main(data: str, out: str, *folders: str) -> int:
-    with join_world(60) as world:
+    with World(60) as world:
         find = partial(found_of, data=Path(data), world=world)
         named = (argument.split("=") for argument in folders)
         found = {name: find(Path(folder), tuning="lora" if "lora" in name else "full") for name, folder in named}

@@ -6,6 +6,7 @@ import os
 import random
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
@@ -16,14 +17,14 @@ from torch.testing._internal.distributed import fake_pg
 
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.meeting import HashStore
-from trainyard.steps.runtime.world import join_world, lost_connections_explained
+from trainyard.steps.runtime.world import World, lost_connections_explained
 from trainyard.steps.training.randomness import random_state, restore_random_state
 
 assert fake_pg  # its import makes the backend known
 
 
 def test_a_world_of_one_sums_and_gathers_like_any_other() -> None:
-    with join_world(timeout_seconds=10, environment={}) as world:
+    with World(timeout_seconds=10, environment={}) as world:
         assert world.is_main
         assert world.sum(torch.tensor([2.0])).tolist() == [2.0]
         assert world.gather("thing") == ["thing"]
@@ -32,7 +33,7 @@ def test_a_world_of_one_sums_and_gathers_like_any_other() -> None:
 
 
 def test_a_world_is_left_after_an_error_too() -> None:
-    with pytest.raises(StepError, match="wrong"), join_world(timeout_seconds=10, environment={}):
+    with pytest.raises(StepError, match="wrong"), World(timeout_seconds=10, environment={}):
         raise StepError("wrong")
     assert not torch.distributed.is_initialized()
 
@@ -40,11 +41,11 @@ def test_a_world_is_left_after_an_error_too() -> None:
 OPEN_FILES = """
 import resource, sys
 from trainyard.steps.runtime.errors import StepError
-from trainyard.steps.runtime.world import join_world
+from trainyard.steps.runtime.world import World
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, int(sys.argv[1])))
 variables = {"RANK": "1", "WORLD_SIZE": sys.argv[2], "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
 try:
-    join_world(1, {**variables, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"} if sys.argv[2] != "1" else {})
+    World(1, {**variables, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"} if sys.argv[2] != "1" else {})
 except StepError as error:
     print(error)
 print(resource.getrlimit(resource.RLIMIT_NOFILE))
@@ -73,7 +74,7 @@ def test_the_threads_of_worlds_that_were_left_do_not_add_up() -> None:
 
     before = polling_threads()
     for _ in range(8):
-        with join_world(timeout_seconds=60):
+        with World(timeout_seconds=60):
             pass
 
     assert polling_threads() - before <= 4
@@ -82,13 +83,21 @@ def test_the_threads_of_worlds_that_were_left_do_not_add_up() -> None:
 def test_processors_are_divided_unless_a_variable_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
     before = torch.get_num_threads()
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    with join_world(timeout_seconds=10, environment={}):
+    with World(timeout_seconds=10, environment={}):
         assert torch.get_num_threads() == len(os.sched_getaffinity(0))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     torch.set_num_threads(1)
-    with join_world(timeout_seconds=10, environment={}):
+    with World(timeout_seconds=10, environment={}):
         assert torch.get_num_threads() == 1
     torch.set_num_threads(before)
+
+
+def test_groups_that_others_make_wait_as_long_as_the_ranks() -> None:
+    """Those of a mesh, of DeepSpeed, of a user's code, which torch would let wait 10 minutes, or 30 over gloo."""
+    with World(timeout_seconds=7, environment={}):
+        group = dist.new_group([0])
+        assert group._get_backend(torch.device("cpu")).options._timeout == timedelta(seconds=7)
+        assert dist.distributed_c10d._get_default_timeout(dist.Backend("nccl")) == timedelta(seconds=7)
 
 
 def test_only_lost_connections_are_explained() -> None:

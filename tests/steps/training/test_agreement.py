@@ -16,7 +16,7 @@ from tiny_task import TinyTask
 
 from trainyard.settings.batch_arithmetic import divide_batch
 from trainyard.steps import train_ddp, train_fsdp
-from trainyard.steps.runtime.world import World, join_world
+from trainyard.steps.runtime.world import World
 from trainyard.steps.training.agreement import Agreement, StepMarks, TakenStep
 from trainyard.steps.training.samples.plan import AgreedStep, TrainingPlan
 
@@ -25,7 +25,7 @@ PLAN = TrainingPlan(1000, divide_batch(10, 10, 1), epochs=1)
 
 @pytest.fixture
 def world() -> Iterator[World]:
-    with join_world(20, {}) as alone:
+    with World(20, {}) as alone:
         yield alone
 
 

@@ -8,6 +8,7 @@ import resource
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,7 @@ def taken(batches: TrainingBatches) -> list[tuple[Step, list[MicroBatch]]]:
 
 
 def test_items_come_in_order_and_the_thread_ends() -> None:
-    with Prefetched(range(100)) as items:
+    with closing(Prefetched(range(100))) as items:
         assert list(items) == list(range(100))
     assert threads_that_gather() == 0
 
@@ -80,8 +81,8 @@ def test_only_the_requested_number_of_items_is_prefetched() -> None:
             made.append(number)
             yield number
 
-    with Prefetched(source(), ahead=3) as items:
-        assert next(items) == 0
+    with closing(Prefetched(source(), ahead=3)) as items:
+        assert next(iter(items)) == 0
         time.sleep(0.3)
         assert len(made) <= 6
     assert threads_that_gather() == 0
@@ -92,7 +93,8 @@ def test_an_error_in_the_thread_is_raised_where_items_are_taken() -> None:
         yield 1
         raise OSError("the disk is gone")
 
-    with Prefetched(source()) as items:
+    with closing(Prefetched(source())) as prefetched:
+        items = iter(prefetched)
         assert next(items) == 1
         with pytest.raises(OSError, match="the disk is gone"):
             next(items)

@@ -23,7 +23,7 @@ from rank_processes import clean_environment, free_port, rank_variables, trainin
 from safetensors.torch import load_file
 
 from trainyard.steps.runtime.errors import StepError
-from trainyard.steps.runtime.world import World, join_world
+from trainyard.steps.runtime.world import World
 from trainyard.steps.training.checkpoints.checkpoint_to_resume import (
     checkpoint_folders,
     keep_newest_and_best,
@@ -43,7 +43,7 @@ MIB = 1 << 20
 
 @pytest.fixture
 def world() -> Iterator[World]:
-    with join_world(30, {}) as world:
+    with World(30, {}) as world:
         yield world
 
 
@@ -420,11 +420,11 @@ import sys
 import time
 from trainyard.steps.runtime.entrypoint import end_process
 from trainyard.steps.training.checkpoints.collectives import Ranks
-from trainyard.steps.runtime.world import join_world
+from trainyard.steps.runtime.world import World
 
 print("imported", flush=True)
 sys.stdin.readline()
-world = join_world(3)
+world = World(3)
 ranks = Ranks(world)
 world.barrier()
 if world.is_main:

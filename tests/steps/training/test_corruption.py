@@ -10,7 +10,7 @@ import pytest
 from numbers_engine import NumbersEngine, same, some_tensors, write_as_ranks
 
 from trainyard.steps.runtime.errors import StepError
-from trainyard.steps.runtime.world import join_world
+from trainyard.steps.runtime.world import World
 from trainyard.steps.training.checkpoints.checkpoints import Checkpoints
 from trainyard.steps.training.samples.plan import Progress
 
@@ -66,7 +66,7 @@ def test_altered_checkpoints_are_detected_or_harmless(tmp_path: Path, divided: b
 
     chance = random.Random(5)
     results: dict[int | str, int] = {}
-    with join_world(30, {}) as world:
+    with World(30, {}) as world:
         for case in range(CASES // 2):
             altered = tmp_path / "altered"
             shutil.copytree(sound, altered)

@@ -19,7 +19,7 @@ from torch._C._distributed_c10d import HashStore
 from torch.nn import functional
 from torch.testing._internal.distributed import fake_pg
 
-from trainyard.steps.runtime.world import join_world
+from trainyard.steps.runtime.world import World
 from trainyard.steps.training.engines.blocks import find_blocks, find_separate_blocks
 from trainyard.steps.training.engines.engine import Engine
 from trainyard.steps.training.engines.shared_model import without_memory
@@ -297,7 +297,7 @@ class OnlyAligned(Engine):
 def test_buffers_in_main_memory_are_exchanged_on_the_device() -> None:
     """Lightning moves a trained model from the GPU to main memory, and NCCL exchanges nothing from there."""
     engine = OnlyAligned(torch.nn.BatchNorm1d(3))
-    with join_world(timeout_seconds=10, environment={}) as engine.world:
+    with World(timeout_seconds=10, environment={}) as engine.world:
         dist.destroy_process_group()
         # In place of GPUs and NCCL: a device whose group exchanges nothing of any other.
         dist.init_process_group("meta:fake", store=HashStore(), rank=0, world_size=2)

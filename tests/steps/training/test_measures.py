@@ -16,7 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from trainyard.settings.batch_arithmetic import divide_batch
 from trainyard.steps import train_ddp
 from trainyard.steps.data.dataset.manifest import read_manifest
-from trainyard.steps.runtime.world import join_world
+from trainyard.steps.runtime.world import World
 from trainyard.steps.training.observing.flops import (
     ModelFlops,
     flops_of_transformer,
@@ -257,7 +257,7 @@ def test_the_gpus_of_each_node_have_their_own_figures() -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
 def test_without_gpus_there_are_no_figures_of_them() -> None:
-    with join_world(20, {}) as world:
+    with World(20, {}) as world:
         assert gpu_figures(world) == {}
 
 
@@ -266,7 +266,7 @@ def test_an_interrupted_validation_is_added_to_its_line(tmp_path: Path, monkeypa
     monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "mlruns").as_uri())
     line = {"step": 5, "epoch": 1, "loss": None, "samples_per_second": 7.0}
     (tmp_path / "metrics.jsonl").write_text(f'{{"step": 4}}\n{json.dumps(line)}\n{{"step": 6}}\n')
-    with join_world(20, {}) as world:
+    with World(20, {}) as world:
         recorder = Recorder(world, tmp_path, log_every_steps=1, total_steps=9)
         recorder.begin(5, {}, {})
         recorder.add_validation(4, {"loss": 9.0})

@@ -20,7 +20,7 @@ from trainyard.steps import prepare_images, train_ddp
 from trainyard.steps.data.dataset.manifest import read_manifest
 from trainyard.steps.data.dataset.reader import SplitReader
 from trainyard.steps.evaluation.whole_split import evaluate_split
-from trainyard.steps.runtime.world import join_world
+from trainyard.steps.runtime.world import World
 from trainyard.steps.training.checkpoints.checkpoint_to_resume import checkpoint_folders, step_folder
 from trainyard.steps.training.checkpoints.commit import read_commit
 from trainyard.steps.training.precision import Precision
@@ -127,7 +127,7 @@ def test_a_part_of_the_split_is_spread_evenly_over_it(digits: Path) -> None:
 
     manifest = read_manifest(digits)
     split, task = SplitReader(digits, manifest, "validation"), Watches(manifest, TaskSettings())
-    with join_world(30, {}) as world:
+    with World(30, {}) as world:
         precision = Precision("fp32", world.device)
         sums = evaluate_split(task, task.new_model(), split, world, precision, 4, samples=10)
     assert int(sums["samples"]) == 10

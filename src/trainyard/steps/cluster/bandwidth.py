@@ -172,13 +172,11 @@ def measure_pairs(
     """
     kinds = [(collective, size) for collective in COLLECTIVES for size in sizes]
     found_of_partner: dict[int, list[tuple[int, float]]] = {}
-    # Of both backends of a GPU's world a pair needs NCCL alone.
-    backend = "nccl" if world.device.type == "cuda" else "gloo"
     for partners in rounds:
         partner = partners.get(world.rank, world.rank)
         # A rank that sits out makes a group of itself: torch names such groups by their ranks and by how many there
         # are, which then is the same everywhere.
-        group = dist.new_group(sorted({world.rank, partner}), backend=backend, use_local_synchronization=True)
+        group = dist.new_group(sorted({world.rank, partner}), use_local_synchronization=True)
         if partner == world.rank:
             for _ in kinds:
                 _seconds_of_rounds(lambda: None, 1, world, repetitions)
@@ -187,7 +185,7 @@ def measure_pairs(
             if world.rank < partner:
                 found_of_partner[partner] = [(measured.bytes, measured.seconds) for measured in found]
         # Gloo's groups are sockets and a few threads, which the world takes down when it is left.
-        if backend == "nccl":
+        if world.device.type == "cuda":
             dist.destroy_process_group(group)
     return _of_units([collective for collective, _ in kinds], world.gather(found_of_partner), unit_ranks)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from contextlib import closing
 
 import numpy as np
 import torch
@@ -53,21 +54,21 @@ def evaluate_split(
     sums: Sums = {}
     stops = _AgreedStop(world, stop_is_raised)
     try:
-        with Prefetched(_batches(split, own, micro_batch_size, world.device)) as batches:
+        with closing(Prefetched(_batches(split, own, micro_batch_size, world.device))) as prefetched:
+            batches = iter(prefetched)
             for _ in range(rounds):
                 on_batch()
                 stops.leave_if_agreed()
                 batch = next(batches, None)
                 if batch is None and not in_lockstep:
                     continue
-                counts = batch is not None
                 with precision.autocast():
                     tensors = (
                         as_tensors(split.gather(np.zeros(1, dtype=np.int64)), pin=False) if batch is None else batch
                     )
                     measured = require_sums(task.measure(model, to_device(tensors, world.device)))
                 for name, value in measured.items():
-                    value = value if counts else torch.zeros_like(value)
+                    value = torch.zeros_like(value) if batch is None else value
                     sums[name] = sums[name] + value if name in sums else value
     finally:
         model.train(was_training)

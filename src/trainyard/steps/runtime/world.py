@@ -58,8 +58,11 @@ _AMD_DRIVER = Path("/sys/module/amdgpu/version")
 class World:
     """The process group of a training or evaluation; with one process, a group of one."""
 
-    def __init__(self, variables: RankVariables, timeout_seconds: int, *, uses_gpu: bool = True) -> None:
-        self.variables = variables
+    def __init__(
+        self, timeout_seconds: int, environment: Mapping[str, str] = os.environ, *, uses_gpu: bool = True
+    ) -> None:
+        """Join the world that the environment describes. StepError if that fails."""
+        self.variables = variables = read_rank_variables(environment)
         self.rank, self.size = variables.rank, variables.world_size
         self.local_rank = variables.local_rank
         self.device = _own_device(variables) if uses_gpu else torch.device("cpu")
@@ -136,11 +139,6 @@ class World:
             dist.destroy_process_group()
 
 
-def join_world(timeout_seconds: int, environment: Mapping[str, str] | None = None) -> World:
-    """Join the world that the environment describes. StepError if that fails."""
-    return World(read_rank_variables(os.environ if environment is None else environment), timeout_seconds)
-
-
 def _own_device(variables: RankVariables) -> torch.device:
     if not torch.cuda.is_available():
         return torch.device("cpu")
@@ -182,6 +180,8 @@ def _allow_open_files(variables: RankVariables, device: torch.device) -> None:
 def _join(variables: RankVariables, device: torch.device, timeout: timedelta) -> HostGroup:
     """Make the default group, for what is on the ranks' devices. Return the one for what is in main memory."""
     backend = "nccl" if device.type == "cuda" else "gloo"
+    # Of groups that torch's meshes, DeepSpeed or a user's code make later without saying how long their ranks wait.
+    vars(dist.distributed_c10d).update(default_pg_timeout=timeout, default_pg_nccl_timeout=timeout)
     meeting = None if variables.master_address is None else Meeting(variables, timeout)
     try:
         store = HashStore() if meeting is None else meeting.store()
@@ -233,7 +233,7 @@ def ranks_joined(timeout_seconds: int, outputs: Iterable[Path], *, uses_gpu: boo
     """
     variables = read_rank_variables(os.environ)
     require_writable(outputs, variables.rank)
-    with lost_connections_explained(variables.rank), World(variables, timeout_seconds, uses_gpu=uses_gpu) as world:
+    with lost_connections_explained(variables.rank), World(timeout_seconds, uses_gpu=uses_gpu) as world:
         world.log(banner(world.device, variables))
         yield world
 

@@ -16,17 +16,9 @@ import torch
 from trainyard.settings.steps.training import Training
 from trainyard.steps.data.dataset.reader import SplitReader
 from trainyard.steps.runtime.errors import STOPPED_EXIT_CODE, StepError
-from trainyard.steps.runtime.files import require_writable
 from trainyard.steps.runtime.flags import GivenSettings
 from trainyard.steps.runtime.rank_variables import read_rank_variables
-from trainyard.steps.runtime.world import (
-    World,
-    banner,
-    installed_versions,
-    join_world,
-    lost_connections_explained,
-    set_gpu_defaults,
-)
+from trainyard.steps.runtime.world import World, installed_versions, ranks_joined, set_gpu_defaults
 from trainyard.steps.training.adapters import new_model, save_trained_model
 from trainyard.steps.training.agreement import Agreement
 from trainyard.steps.training.checkpoints.checkpoints import Checkpoints
@@ -105,7 +97,7 @@ def ranks_met(
     if torch.cuda.is_available():
         set_gpu_defaults(os.environ, deterministic=settings.deterministic)
     request = check(given, step_name, engine_class, variables.world_size)
-    require_writable((settings.model, settings.checkpoints, settings.metrics), variables.rank)
+    outputs = (settings.model, settings.checkpoints, settings.metrics)
     hang_watch = HangWatch(
         variables,
         settings.process_group_timeout_seconds,
@@ -114,10 +106,8 @@ def ranks_met(
     )
     with (
         late_ranks_named(hang_watch),
-        lost_connections_explained(variables.rank),
-        join_world(settings.process_group_timeout_seconds) as world,
+        ranks_joined(settings.process_group_timeout_seconds, outputs) as world,
     ):
-        world.log(banner(world.device, world.variables))
         hang_watch.start()
         require_same_settings(request, world)
         yield request, world, hang_watch

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import bisect
 import functools
-import hashlib
 import importlib
 import inspect
 import itertools
@@ -22,7 +21,7 @@ import numpy.typing as npt
 
 from trainyard.settings.steps.preparation import PrepareChat
 from trainyard.steps.data.conversations.rendering import Documents, Renderer, TokenizedConversation
-from trainyard.steps.data.dataset.manifest import ArrayType, TokenText
+from trainyard.steps.data.dataset.manifest import ArrayType
 from trainyard.steps.data.dataset.writer import DatasetWriter, settings_named
 from trainyard.steps.data.text import files_below, files_of_formats
 from trainyard.steps.data.text.text_formats import JsonLine, JsonLinesFile
@@ -30,7 +29,7 @@ from trainyard.steps.data.text.text_source import skipped_files
 from trainyard.steps.data.tokenizing.encoding import tokenize_in_processes
 from trainyard.steps.data.tokenizing.rows import SPLITS
 from trainyard.steps.data.tokenizing.splits import split_rule
-from trainyard.steps.data.tokenizing.vocabulary import CHAT_TEMPLATE_FILE, TOKENIZER_FILE, Vocabulary, load_vocabulary
+from trainyard.steps.data.tokenizing.vocabulary import CHAT_TEMPLATE_FILE, Vocabulary, load_vocabulary
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.files import find_model, require_folder, require_writable
 from trainyard.steps.runtime.long_work import usable_processors
@@ -169,11 +168,7 @@ def _write_tokenizer(prepared: Path, folder: Path, vocabulary: Vocabulary) -> No
 def _finish(
     dataset: DatasetWriter, settings: PrepareChat, vocabulary: Vocabulary, counts: dict[str, _SplitCounts]
 ) -> None:
-    text = TokenText(
-        vocabulary_size=vocabulary.size,
-        end_of_text=vocabulary.end_of_text,
-        padding=vocabulary.padding,
-        tokenizer_sha256=hashlib.sha256((settings.prepared / TOKENIZER_FILE).read_bytes()).hexdigest(),
+    text = vocabulary.token_text(
         documents={split: of.documents for split, of in counts.items()},
         tokens={split: of.answers for split, of in counts.items()},
         text_bytes={split: of.answer_bytes for split, of in counts.items()},

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 from collections.abc import Mapping, Sequence
 
 from trainyard.settings.steps.preparation import TextDataset
-from trainyard.steps.data.dataset.manifest import Split, TokenText
+from trainyard.steps.data.dataset.manifest import Split
 from trainyard.steps.data.dataset.writer import DatasetWriter, settings_named
 from trainyard.steps.data.text.text_source import TextSource
 from trainyard.steps.data.tokenizing.encoding import Counts
@@ -79,11 +78,7 @@ def finish(
     text_bytes = {split.name: counts.text_bytes[split.name] for split in splits}
     unused = plain_tokenizer(vocabulary.tokenizer_json).decode(left_out[left_out != vocabulary.end_of_text].tolist())
     text_bytes["train"] -= len(unused.encode())
-    text = TokenText(
-        vocabulary_size=vocabulary.size,
-        end_of_text=vocabulary.end_of_text,
-        padding=vocabulary.padding,
-        tokenizer_sha256=hashlib.sha256(vocabulary.tokenizer_json.encode()).hexdigest(),
+    text = vocabulary.token_text(
         documents={split.name: counts.documents[split.name] for split in splits},
         tokens={split.name: split.predicted_tokens for split in splits},
         text_bytes=text_bytes,

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trainyard.steps.data.dataset.manifest import TokenText
 from trainyard.steps.data.text.text_source import Piece, TextFile, TextSource
 from trainyard.steps.data.tokenizing.splits import SplitRule
 from trainyard.steps.runtime.errors import StepError
@@ -51,6 +53,11 @@ class Vocabulary:
         (folder / TOKENIZER_FILE).write_text(self.tokenizer_json, encoding="utf-8")
         config = json.dumps(self.config, indent=1, ensure_ascii=False) + "\n"
         (folder / TOKENIZER_CONFIG_FILE).write_text(config, encoding="utf-8")
+
+    def token_text(self, **by_split: Mapping[str, int]) -> TokenText:
+        """Return what a manifest says of tokens of this vocabulary, with what it counts in each split."""
+        digest = hashlib.sha256(self.tokenizer_json.encode()).hexdigest()
+        return TokenText(self.size, self.end_of_text, self.padding, digest, **by_split)
 
 
 def plain_tokenizer(tokenizer_json: str) -> Tokenizer:

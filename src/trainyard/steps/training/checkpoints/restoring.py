@@ -44,10 +44,9 @@ def restore(folder: Path, commit: Commit, engine: Engine, ranks: Ranks, device: 
     """
     try:
         random_state = _fill_engine(folder, commit, engine, ranks, device)
-    except BrokenCheckpoint:
-        raise
-    except StepError:
-        verify_files(folder, commit, ranks)  # what seems not to fit may be damaged
+    except StepError as problem:
+        if not isinstance(problem, BrokenCheckpoint):
+            verify_files(folder, commit, ranks)  # what seems not to fit may be damaged
         raise
     engine.fragments_restored()
     engine.restore_scalars(commit.scalars)

@@ -76,12 +76,6 @@ class Prefetched:
             self._items.append(self._next())
             yield item
 
-    def __enter__(self) -> Iterator[Any]:
-        return iter(self)
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def close(self) -> None:
         """End the thread, even if items are left."""
         self._thread.shutdown(cancel_futures=True)
