@@ -79,6 +79,18 @@ def test_a_job_without_outputs_of_ours_shows_what_it_logged(
     assert section.locator("table").inner_text().split() == ["max_depth", "7"]
 
 
+def test_a_long_name_stays_within_its_box_and_on_a_phone(open_page: Any, empty_run: Any, logged: Path) -> None:
+    tracking = os.path.relpath(logged, empty_run.path)
+    empty_run.add_job("evaluate_the_model_with_a_long_name", tracking=tracking, outputs={}, duration_s=4.6)
+
+    page = open_page(write_report(empty_run.finish()))
+
+    box, text = (page.locator(f".graph-wide .node {part}").first.bounding_box() for part in ("rect", ".node-name"))
+    assert text["x"] + text["width"] < box["x"] + box["width"]
+    page.set_viewport_size({"width": 390, "height": 844})
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+
+
 def test_what_our_trainings_log_to_both_is_shown_once(make_digits_run: Callable[[], Any], logged: Path) -> None:
     folder = make_digits_run()
     (logged / "metrics/loss").write_text("0 1.0 1\n0 0.5 2\n")

@@ -40,7 +40,7 @@ class _Boxes(NamedTuple):
     name_characters: int
 
 
-_FULL = _Boxes(width=214, height=78, between_layers=64, within_layer=22, name_characters=21)
+_FULL = _Boxes(width=214, height=78, between_layers=64, within_layer=22, name_characters=19)
 _COMPACT = _Boxes(width=0, height=46, between_layers=56, within_layer=8, name_characters=36)  # as wide as its names
 _MOST_FULL_BOXES = 40
 """Of more jobs only state and name are drawn, in small boxes; the rest is in their tooltips and details."""
