@@ -97,6 +97,9 @@ def client_takes(file: Path, kind: str) -> bool:
             if kind.endswith("deployment"):
                 loaded._validate()  # which raises
                 return True
+            if kind == "job" and loaded.type in ("command", "sweep", "pipeline"):
+                # What is sent, for which the names of inputs and outputs are checked.
+                (loaded._to_job() if hasattr(loaded, "_to_job") else loaded)._to_rest_object()
             # Sweeps, schedules and AutoML's jobs are checked as they are loaded.
             return not hasattr(loaded, "_validate") or bool(loaded._validate(raise_error=False).passed)
     except Exception:

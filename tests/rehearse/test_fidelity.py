@@ -15,6 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from azure.ai.ml import load_job
+from azure.ai.ml.entities import Command
+from azure.ai.ml.exceptions import ValidationException
+from marshmallow import ValidationError
 
 from trainyard.rehearse.guardian import processes_beneath
 
@@ -263,7 +267,7 @@ def test_each_node_has_a_host_of_its_own_in_the_list(project: Project) -> None:
             socket.create_connection((host, server.getsockname()[1]), timeout=5).close()
 
 
-SWEEP = {
+SWEEP: dict[str, Any] = {
     "type": "sweep",
     "trial": {"command": "echo ${{search_space.x}}", "environment": "azureml:any:1"},
     "sampling_algorithm": "grid",
@@ -300,6 +304,64 @@ def test_what_the_official_client_refuses_is_refused(project: Project, fields: d
     assert not (project.folder / "run").exists()
 
 
+def sent_by_the_client(file: Path) -> Any:
+    """What azure-ai-ml makes of a job's file, before it asks a workspace anything."""
+    loaded = load_job(file)
+    return (loaded._to_job() if isinstance(loaded, Command) else loaded)._to_rest_object()
+
+
+COMMAND = {"type": "command", "command": "true", "environment": "azureml:any:1", "compute": "azureml:cpu"}
+DRAWN = {"compute": "azureml:cpu", "search_space": {"x": {"type": "choice", "values": [1]}}, **SWEEP}
+TASK = {"type": "run_function", "code": "src", "entry_script": "score.py", "environment": "azureml:any:1"}
+PARALLEL = {
+    "type": "parallel",
+    "inputs": {"data": {"type": "uri_folder", "path": "src"}},
+    "outputs": {"scores": {"type": "uri_folder"}},
+    "input_data": "${{inputs.data}}",
+    "mini_batch_size": "1",
+    "task": TASK,
+}
+
+
+@pytest.mark.parametrize(
+    ("document", "refused"),
+    [
+        (COMMAND | {"inputs": {"x": float("inf")}}, "not the number inf"),
+        (COMMAND | {"inputs": {"x": 1, "x.y": 2}}, "'x.y' is in the group 'x'"),
+        (COMMAND | {"inputs": {"a-b": 1}}, "'a-b' is not a valid name"),
+        (COMMAND | {"outputs": {"x.y": None}}, "'x.y' is not a valid name"),
+        (COMMAND | {"name": 3}, "'name' is a string, not the number 3"),
+        (COMMAND | {"properties": {"a": 1}}, "'a' is a string (quote numbers and booleans), not the number 1"),
+        (COMMAND | {"services": {"s": {"type": "ssh", "port": "a"}}}, "'port' is a whole number, not the text 'a'"),
+        (DRAWN | {"search_space": {"x": {"type": "uniform", "min_value": 0, "max_value": float("inf")}}}, "number inf"),
+        (DRAWN | {"limits": {"max_concurrent_trials": 2}}, "'limits' has no 'max_total_trials'"),
+        (DRAWN | {"early_termination": {"type": "truncation_selection"}}, "has no 'truncation_percentage'"),
+        (DRAWN | {"sampling_algorithm": {"type": "random", "seed": "x"}}, "'seed' is a whole number, not the text"),
+        (DRAWN | {"trial": {**SWEEP["trial"], "inputs": {"a": 1}}}, "unknown key 'inputs' in 'trial'"),
+        (DRAWN | {"trial": "./component.yaml"}, "'trial' is keys such as command and environment"),
+        (PARALLEL | {"mini_batch_size": 1}, "'mini_batch_size' is a number of files, or of bytes such as 10kb, not"),
+        (PARALLEL | {"task": {key: TASK[key] for key in TASK if key != "environment"}}, "'task' has no 'environment'"),
+    ],
+)
+def test_what_the_client_refuses_before_it_sends_is_refused(
+    project: Project, document: dict[str, Any], refused: str
+) -> None:
+    project.write("src/score.py", "def run(files):\n    return files\n")
+    project.write("component.yaml", "type: command\nname: c\ncommand: echo\nenvironment: azureml:any:1\n")
+    if document["type"] == "parallel":
+        document = {"type": "pipeline", "settings": {"default_compute": "azureml:cpu"}, "jobs": {"job": document}}
+    # JSON writes infinities as YAML does not.
+    file = project.write("job.yaml", json.dumps(document).replace("Infinity", ".inf"))
+
+    run = project.trainyard("run", str(file), "--run-dir", str(project.folder / "run"))
+
+    assert run.exit_code == 1
+    assert refused in run.stderr
+    assert not (project.folder / "run").exists()
+    with pytest.raises((ValidationError, ValidationException)):
+        sent_by_the_client(file)
+
+
 def test_dates_are_taken_where_the_client_takes_them(project: Project) -> None:
     component = "type: command\nname: c\nversion: 2026-01-31\nenvironment: azureml:any:1\ncommand: echo $DAY\n"
     project.write("component.yaml", component)
@@ -311,6 +373,25 @@ def test_dates_are_taken_where_the_client_takes_them(project: Project) -> None:
 
     assert run.exit_code == 0, run.stderr
     assert project.log_of("show") == "2026-01-31\n"
+
+
+def test_an_output_that_the_component_lacks_is_dropped_as_by_the_client(project: Project) -> None:
+    component = (
+        "type: command\nname: c\nenvironment: azureml:any:1\ncommand: echo ran\noutputs: {o: {type: uri_folder}}\n"
+    )
+    project.write("component.yaml", component)
+    job = "{component: ./component.yaml, outputs: {oo: {mode: upload}}}"
+    file = project.write(
+        "job.yaml", f"type: pipeline\nsettings: {{default_compute: azureml:cpu}}\njobs:\n  show: {job}\n"
+    )
+    project.runs += 1
+
+    run = project.trainyard("run", str(file), "--run-dir", str(project.run_folder))
+
+    assert run.exit_code == 0, run.stderr
+    assert "binds the output 'oo', which its component does not have [AML303: Azure ML accepts it" in run.stderr
+    sent = sent_by_the_client(file).as_dict()["properties"]["jobs"]["show"]
+    assert "outputs" not in sent
 
 
 LISTS_ITS_FOLDER = "import os\nprint(sorted(os.listdir()))\n"

@@ -91,10 +91,9 @@ def _outcome_of_files(attempt: Attempt, processes: ProcessesEnded, given: Sequen
     said = f"it exited with 0, but did not write its output {', '.join(missing)}"
     if any(attempt.strict or name in attempt.job.read_outputs for name in missing):
         return AttemptEnd(processes, said)
-    changed = {put.name: file for put in given if (file := put.changed()) is not None}
+    changed = ", ".join(f"{put.name} ({file})" for put in given if (file := put.changed()) is not None)
     if changed:
-        named = ", ".join(f"{name} ({file})" for name, file in changed.items())
-        return AttemptEnd(processes, f"it wrote to an input, which Azure ML mounts read-only: {named}")
+        return AttemptEnd(processes, f"it wrote to an input, which Azure ML mounts read-only: {changed}")
     warnings = [said] if missing else []
     warnings += [
         f"it wrote to its input {put.name} ({file}): Azure ML mounts inputs read-only, where a write is refused"

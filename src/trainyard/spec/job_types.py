@@ -19,9 +19,6 @@ from trainyard.spec.literals import whole_number
 from trainyard.spec.model import Component, Parallel, Port, Spark, Sweep, Task
 from trainyard.spec.parsed import CODE_NOT_FOUND, SCRIPT_NOT_FOUND, Reading, is_code_of_this_machine, is_remote
 
-# https://learn.microsoft.com/azure/machine-learning/reference-yaml-job-sweep: without a limit there are 1,000 trials;
-# a run on one machine is meant to end.
-_MOST_TRIALS = 1000
 # https://learn.microsoft.com/azure/machine-learning/reference-yaml-job-parallel
 _ANY_NUMBER_OF_FAILURES = -1
 _DEFAULT_RETRIES = 2
@@ -34,7 +31,7 @@ def read_sweep(node: Node, trial: Component) -> Component:
     The component that is returned lacks the inputs that the sweep draws.
     """
     drawn = {name: entry.value.value for name, entry in node.entries_of("search_space").items()}
-    most = _number(node, "limits", "max_total_trials", default=_MOST_TRIALS)
+    most = _number(node, "limits", "max_total_trials", default=1000)  # as in Microsoft's reference
     sampling = node.text_of("sampling_algorithm") or node.text_of("sampling_algorithm", "type")
     sweep = Sweep(
         trial=trial,

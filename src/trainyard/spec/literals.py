@@ -46,9 +46,9 @@ UNKNOWN_INPUT = Rule("AML302", "unknown-input", "error", is_let_pass=True).expla
     why="The client silently drops it, and the component's default is used.",
     example=_JOB + "      epochs: 3\n      ‹precison⇒precision›: bf16\n" + _TRAIN,
 )
-UNKNOWN_OUTPUT = Rule("AML303", "unknown-output", "error").explained(
+UNKNOWN_OUTPUT = Rule("AML303", "unknown-output", "error", is_let_pass=True).explained(
     summary="The job binds an output that its component does not have.",
-    why="Nothing is ever written there.",
+    why="The client silently drops it, and nothing is ever written there.",
     example="""\
 @pipeline
 outputs:

@@ -94,7 +94,7 @@ def literal_type(data: Any) -> str:
 
 
 def _named(mapping: Node | None, reading: Reading) -> Iterator[tuple[str, Entry]]:
-    """Names with their entries; names that differ only by case are reported."""
+    """Names with their entries; names that differ only by case, or are those of others' groups, are reported."""
     by_lowered: dict[str, tuple[str, Span]] = {}
     for name, entry in reading.findings.entries(mapping).items():
         span = entry.key.span
@@ -103,6 +103,10 @@ def _named(mapping: Node | None, reading: Reading) -> Iterator[tuple[str, Entry]
             message = f"'{name}' and '{earlier[0]}' differ only by case, which Azure ML ignores"
             related = (Related(earlier[1], f"'{earlier[0]}' is here"),)
             reading.findings.add(span, NAME_CLASH, message, hint="Rename one.", related=related)
+        for place, letter in enumerate(name):
+            if letter == "." and name[:place] in reading.findings.entries(mapping):
+                message = f"'{name}' is in the group '{name[:place]}', which Azure ML's client takes for one input"
+                reading.findings.add(span, NAME_CLASH, message, hint="Rename one.")
         yield name, entry
 
 

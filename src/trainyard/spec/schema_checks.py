@@ -104,18 +104,18 @@ def check_schema(document: Document, kind: Kind) -> Iterator[Diagnostic]:
     has_rare_job = _RARE_JOBS.search(document.text) is not None
     names = _COMPILED_TOGETHER if name in _COMPILED_TOGETHER else (name,)
     validator, schema = _validator(names, is_whole=has_rare_job)
-    # Infinities and NaN, which are numbers to Azure ML, become 0: JSON has none.
     data = document.data if document.is_finite else _finite(document.data)
     for error in validator.iter_errors({name: data}):
         yield from _translate(error, document, kind, schema)
 
 
-def _finite(data: Any) -> Any:
+def _finite(data: Any, stand_in: object = ((),)) -> Any:
+    """The data without infinities and NaN, which JSON does not have, and the client takes in declarations only."""
     if isinstance(data, dict):
-        return {key: _finite(value) for key, value in data.items()}
+        return {key: _finite(each, 0.0 if key in ("default", "min", "max") else stand_in) for key, each in data.items()}
     if isinstance(data, list):
-        return [_finite(value) for value in data]
-    return 0.0 if isinstance(data, float) and not math.isfinite(data) else data
+        return [_finite(value, stand_in) for value in data]
+    return stand_in if isinstance(data, float) and not math.isfinite(data) else data
 
 
 def _translate(error: Any, document: Document, kind: Kind, schema: dict[str, Any]) -> Iterator[Diagnostic]:
