@@ -30,6 +30,11 @@ RETIRED = {
     r"\bblanks? (?:around|before|after|behind)\b|\bwithout (?:the )?blanks?\b": "space",
     r"\bsmall letters?\b": "lower-case letters",
     r"(?:;|, and) gives (?:its|the|how|what|whether|an?|back)\b": "returns",
+    r"\bone's own\b": "your own, custom",
+    r"\bgo(?:es)? on with\b": "continue",
+    r"\bbelongs? into\b": "belongs in",
+    r"\bfalls? over the\b": "crashes on",
+    r"\bwith the (?:same )?bits of\b": "bit-identical to",
 }
 
 
@@ -86,6 +91,11 @@ def test_users_read_plain_english() -> None:
         ("there is no such file", False),
         ("passes an empty text", True),
         ("an empty text file", False),
+        ("kernels of one's own", True),
+        ("a training can go on with train_ddp", True),
+        ("it belongs into the components", True),
+        ("it belongs in the components, and falls over time", False),
+        ("it ends with the bits of one that was not interrupted", True),
     ],
 )
 def test_the_patterns_find_the_misuse_alone(text: str, is_retired: bool) -> None:
