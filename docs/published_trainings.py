@@ -110,7 +110,7 @@ class HeldOut:
         return predicted / self.memory_bytes - 1
 
 
-FIXED_ROUND, FIXED_MEMORY_ROUND = 3, 5
+FIXED_ROUND, FIXED_MEMORY_ROUND = 3, 6
 """From which rounds on rows were predicted by the formulas of today, of time and of memory; those before had been seen.
 """
 
@@ -184,6 +184,7 @@ def _training(row: dict[str, str]) -> TrainingShape:
         optimizer=row.get("optimizer") or "adamw",
         channels_last=row.get("layout") == "nhwc",
         is_fsdp1=row.get("fsdp1") == "yes",
+        upcasts_logits=row.get("loss") != "16-bit",
         adapters=_adapters(row),
     )
 

@@ -81,6 +81,11 @@ def _in_training(block: ModelBlock, training: TrainingShape) -> ModelBlock:
         moved += block.convolved
     if training.is_under_autocast and not training.compiled:
         moved += 7 * block.normalized
+    if training.is_under_autocast:
+        # Norms have inputs of fp32, and every matrix its own copy of its input.
+        kept += block.normalized + (0 if training.compiled else block.shared)
+    if training.keeps_scores:
+        kept += block.scores * _kept_of_scores(training, drops_out=False) / training.bytes_per_value
     if not training.fuses_attention:
         moved += 9 * block.scores * (2 if training.is_under_autocast else 1)
     if training.adapters is not None:
@@ -110,7 +115,7 @@ def layer_activation_bytes(training: TrainingShape) -> float:
 
     Korthikanti et al. 2022 (arXiv:2205.05198), section 4.1, counted operation by operation for each family: the inputs
     of every matrix, norm and nonlinearity, and with fused attention its queries, keys, values and output. Without it,
-    the scores of section 4.1 (5 a s^2 b bytes in 16 bits) are kept too. A compiled model recomputes norms and products.
+    scores are kept too. A compiled model recomputes norms and products.
     Autocast keeps the input of each matrix, cast, and peft that of each adapter, if it is cast or dropped out; adapters
     that compute in the model's precision share the norm's result. Frozen matrices keep no inputs, but for those of
     bitsandbytes before July 2024 (https://github.com/bitsandbytes-foundation/bitsandbytes/pull/1270), in an attribute
@@ -122,6 +127,9 @@ def layer_activation_bytes(training: TrainingShape) -> float:
         inputs, mlp = hidden + inner, inner * (1 + shape.is_gated)
     else:
         inputs = hidden * (_matrices_after_norms(shape) if training.is_under_autocast else 2) + inner
+        if training.is_under_autocast and shape.family == OTHER_FAMILY:
+            # Its queries, keys and values are three matrices, whose parameters alone are counted as one.
+            inputs += 2 * hidden
         mlp = inner * (3 if shape.is_gated else shape.eager.kept_by_mlp - 1)
     if adapters is not None:
         adapted = adapters.matrices(shape)
@@ -141,9 +149,22 @@ def layer_activation_bytes(training: TrainingShape) -> float:
     if shape.family == "qwen3":
         # Queries and keys have norms too.
         kept += tokens * (shape.query_width + shape.kv_width) * (4 + (size if adapters is None else 0))
-    if not training.fuses_attention:
-        kept += training.micro_batch_size * shape.heads * training.sequence_length**2 * (2 * size + 1)
+    if training.keeps_scores:
+        drops_out = shape.family in (*_DROPS_OUT, "megatron") and shape.family != "opt"
+        scores = training.micro_batch_size * shape.heads * training.sequence_length**2
+        kept += scores * _kept_of_scores(training, drops_out=drops_out)
     return kept
+
+
+def _kept_of_scores(training: TrainingShape, *, drops_out: bool) -> int:
+    """Return the bytes that eager attention keeps of each score: section 4.1's 5 in 16 bits where it drops out.
+
+    The softmax's result is in fp32 under autocast, and in transformers' models that drop nothing out there; then it is
+    cast for the product with the values. What is dropped out has a mask of a byte.
+    """
+    size = training.bytes_per_value
+    softmax = 4 if training.is_under_autocast or not drops_out else size
+    return softmax + (size if drops_out or softmax > size else 0) + drops_out
 
 
 def _kept_by_norm(training: TrainingShape) -> int:

@@ -36,6 +36,7 @@ class ModelBlock:
 
     `kept` is what the backward pass needs, `moved` what is read and written outside products, `entering` the input.
     Of what is kept, `kept_for_weights` is for the gradients of convolutions' weights only: not where these are frozen.
+    `shared` are inputs of further matrices, which are counted once.
     `working` is what the backward pass of one operation has for itself, of the one that has most: the gradients of its
     result and its input; of a convolution also both in the layout that oneDNN and cuDNN compute in, and the input.
     The methods add one operation each; a tensor that two operations keep is counted by the first. `times` is how many
@@ -53,6 +54,7 @@ class ModelBlock:
     convolved: float = 0
     normalized: float = 0
     scores: float = 0
+    shared: float = 0
     working: int = 0
     times: int = 1
 
@@ -241,6 +243,7 @@ def _vit(settings: Mapping[str, Any], images: Images) -> _Parts:
         block.normalize(values, wide)
         for projection in range(3):
             block.multiply(tokens, wide, wide, bias=settings["qkv_bias"], keeps=0 if projection else values)
+        block.shared += 2 * values
         block.attend(tokens, wide, heads)
         block.multiply(tokens, wide, wide)
         block.pass_over(values, times=3)
@@ -322,6 +325,7 @@ def _swin(settings: Mapping[str, Any], images: Images) -> _Parts:
             for projection in range(3):
                 keeps = 0 if projection else padded * wide
                 block.multiply(padded, wide, wide, bias=settings["qkv_bias"], keeps=keeps)
+            block.shared += 2 * padded * wide
             block.attend_in_windows(padded, side**2, wide, heads)
             block.multiply(padded, wide, wide)
             block.pass_over(values, times=3)

@@ -9,12 +9,17 @@ from trainyard.plan.estimate.training import QUANTIZED_BYTES, TrainingShape
 
 _CACHED_ACTIVATIONS, _CACHED_LOGITS = 0.12, 0.6
 """What PyTorch's allocator keeps beyond its tensors at their peak: shares of activations, whose blocks are of many
-sizes, and of logits, whose blocks are too large for anything else. From 30 runs on A100 of which both are published
-(https://github.com/foundation-model-stack/fms-acceleration/tree/main/scripts/benchmarks/refs)."""
+sizes, and of logits, whose blocks are too large for anything but as many activations. From 30 runs on A100 of which both
+are published (https://github.com/foundation-model-stack/fms-acceleration/tree/main/scripts/benchmarks/refs)."""
 
-FOREACH = "adamw_foreach"
-"""The optimizer of other software, if it does not ask for the fused AdamW. Its `foreach` takes about the size of the
-parameters more (https://docs.pytorch.org/docs/stable/generated/torch.optim.AdamW.html)."""
+_FREES_GRADIENTS, _LIMITS_GATHERS = 2023, 2024
+"""From these years on: torch 2.0's `zero_grad` frees gradients, before it filled them with zeros; 2.1's FSDP gathers one
+layer ahead, before it gathered as many as Python was ahead of the GPU (`limit_all_gathers`)."""
+
+FOREACH, APEX = "adamw_foreach", "adamw_apex"
+"""Optimizers of other software: torch's, if it is not asked for the fused AdamW, whose `foreach` takes about the size of
+the parameters more (https://docs.pytorch.org/docs/stable/generated/torch.optim.AdamW.html), and Apex's, whose
+`zero_grad` always freed gradients."""
 
 _OFFLOADED_BYTES = 16
 """In main memory for each parameter that is trained: it, its gradient and two moments in fp32, as DeepSpeed's own
@@ -44,7 +49,8 @@ class Memory:
     @property
     def reserved(self) -> float:
         """What the allocator takes of the GPU for it, with the free blocks it keeps; less where memory is short."""
-        return self.total + _CACHED_ACTIVATIONS * self.activations + _CACHED_LOGITS * self.logits
+        cached_logits = _CACHED_LOGITS * max(0.0, self.logits - self.activations)
+        return self.total + _CACHED_ACTIVATIONS * self.activations + cached_logits
 
     def parts(self) -> dict[str, float]:
         """Return each part by its name."""
@@ -62,8 +68,14 @@ def memory_of(training: TrainingShape) -> Memory:
         kept *= min(1.0, 2 / training.architecture.layers)
     # What a layer has in its backward pass comes after the loss: only the larger of that and the logits counts.
     activations, logits = (kept + again, 0.0) if again > logits else (kept, logits)
+    if training.is_under_autocast and training.activation_checkpointing == "full" and training.adapters is None:
+        # Before the backward pass, autocast has a copy of every matrix.
+        model = training.architecture
+        copies = training.bytes_per_value * (model.block_parameters - model.largest_block)
+        activations += max(0.0, copies - (again if again > logits else logits / 6))
     is_alone = training.machines.world_size == 1 and not training.is_deepspeed
-    if is_alone and training.accumulation_steps == 1:
+    frees_gradients = training.stack_year >= _FREES_GRADIENTS or training.optimizer == APEX
+    if is_alone and training.accumulation_steps == 1 and frees_gradients:
         # Without anyone's buckets for them, gradients exist only from the backward pass to the update.
         # They take the place of activations: the peak is at the loss, or at the end of the backward pass.
         if activations + logits > gradients + again:
@@ -74,6 +86,11 @@ def memory_of(training: TrainingShape) -> Memory:
     if training.has_moving_average and not training.offload_optimizer:
         # In fp32, and where the optimizer's state is.
         buffers += 4 * training.trained_parameters / training.shards
+    if training.engine in ("zero0", "zero1", "zero2") and not training.offload_optimizer:
+        # DeepSpeed's update has gradients in fp32, as its estimator counts (deepspeed/runtime/zero/stage_1_and_2.py).
+        widened = 4 * training.trained_parameters / training.shards
+        if widened > activations + logits:
+            buffers, activations, logits = buffers + widened, 0.0, 0.0
     if training.optimizer == FOREACH and 2 * whole_gradients > gradients + buffers + activations + logits:
         # Its intermediates are as large as what is updated, when there is nothing but gradients beside them.
         return Memory(parameters, whole_gradients, optimizer + whole_gradients, 0.0, 0.0, 0.0)
@@ -155,8 +172,8 @@ def _frozen_bytes(training: TrainingShape) -> float:
 def _buffers(training: TrainingShape) -> float:
     """Return what an engine keeps beside the model states.
 
-    ZeRO: what DeepSpeed's own estimators add to them (deepspeed/runtime/zero/stage_1_and_2.py and stage3.py): fp32
-    gradients with the optimizer, and in stage 3 the largest layer, gathered, with its gradient. DDP: the buckets that
+    ZeRO 3: what DeepSpeed's own estimator adds (deepspeed/runtime/zero/stage3.py): fp32 gradients with the optimizer,
+    and the largest layer, gathered, with its gradient. DDP: the buckets that
     gradients are views of are the gradients; autocast keeps a 16-bit copy of each matrix. FSDP: two layers gathered at
     once, the embedding and prediction gathered for the whole step, and their whole gradients; with accumulation, the
     whole gradient of every layer unless gradients are summed after every micro-batch.
@@ -166,27 +183,26 @@ def _buffers(training: TrainingShape) -> float:
     size, trained = training.bytes_per_value, training.trained_parameters
     around = count - model.block_parameters
     if training.is_deepspeed:
-        shard = trained / training.shards
         gathered = 4.0 * max(model.largest_block, around) if training.engine == "zero3" else 0.0
-        if training.offload_optimizer:
-            return max(0.0, gathered - 2 * shard)
-        return gathered + (2 if training.engine == "zero3" else 4) * shard
+        shard = (2 if training.engine == "zero3" else 0) * trained / training.shards
+        return max(0.0, gathered - shard) if training.offload_optimizer else gathered + shard
     if training.engine == "ddp":
         if training.precision not in ("bf16", "fp16", "fp8"):
             return float(_dequantized_bytes(training))
         copied = model.largest_block + around if training.activation_checkpointing == "full" else count
         if training.adapters is None:
-            return float(size * count)
+            return float(size * (copied if training.is_under_autocast else count))
         return float(size * trained + (_dequantized_bytes(training) or size * copied))
     if ranks == 1:
         return 0.0
-    blocks = 2 * model.largest_block if training.reshard_after_forward else count - around
+    is_limited = training.reshard_after_forward and training.stack_year >= _LIMITS_GATHERS
+    blocks = 2 * model.largest_block if is_limited else count - around
     if training.adapters is not None:
         each = QUANTIZED_BYTES if training.adapters.is_quantized else size
         return size * around + each * blocks + _dequantized_bytes(training) + training.whole_gradient_bytes
-    gathered = around + blocks
     accumulates = training.accumulation_steps > 1 and not training.sums_every_micro_batch
-    return float(size * gathered) + (training.whole_gradient_bytes if accumulates else size * gathered)
+    whole = training.whole_gradient_bytes if accumulates else size * (around + 2 * model.largest_block)
+    return float(size * (around + blocks) + whole)
 
 
 def _dequantized_bytes(training: TrainingShape) -> int:
@@ -200,8 +216,8 @@ def _logits(training: TrainingShape) -> float:
     """Return the prediction's memory at the loss, where it peaks.
 
     torch's cross entropy computes in fp32: in the backward pass there are the log of the softmax and two gradients, of
-    it and of the logits in fp32; a compiled one has only one of these beside the logits. With losses chunk by chunk,
-    all that is of one chunk.
+    it and of the logits in fp32; a compiled one has only one of these beside the logits. Software that gives it logits
+    in 16 bits has all three in 16 bits. With losses chunk by chunk, all that is of one chunk.
     """
     if training.is_of_images:
         return 0.0
@@ -209,6 +225,8 @@ def _logits(training: TrainingShape) -> float:
     if training.loss_chunk_tokens:
         tokens = min(tokens, training.loss_chunk_tokens)
     words = tokens * training.language_model.vocabulary_size
+    if not training.upcasts_logits:
+        return float(words * 3 * training.bytes_per_value)
     if training.stack == "fused":
         return float(words * (2 * training.bytes_per_value + 4))
     return float(words * (training.bytes_per_value + 8 if training.compiled else 12))
@@ -222,7 +240,8 @@ def _kept_and_computed_again(training: TrainingShape) -> tuple[float, float]:
     blocks, around = blocks_of(training)
     bytes_of_value = training.micro_batch_size * training.bytes_per_value
     if training.activation_checkpointing != "none":
-        entering = around.kept + sum(block.times * block.entering for block in blocks)
+        wide = 4 / training.bytes_per_value if training.is_under_autocast else 1
+        entering = around.kept + wide * sum(block.times * block.entering for block in blocks)
         again = max((block.kept + block.working for block in blocks), default=0)
         if training.is_fsdp1 and training.adapters is not None:
             # The hooks that free frozen weights hold each layer's input, and its gradient, to the end of the pass:

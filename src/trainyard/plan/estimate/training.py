@@ -157,8 +157,8 @@ class TrainingShape:
 
     An image is one token. `reshard_after_forward` (FSDP and ZeRO 3) gathers parameters again for the backward pass.
     FSDP with a `shard_size` has replicas of the model, each spread over so many GPUs. `loss_chunk_tokens` are the
-    tokens whose logits exist at one time; 0 is all of a micro-batch. `is_fsdp1` is of other software that recomputes
-    layers by torch's reentrant checkpoint in the first FSDP.
+    tokens whose logits exist at one time; 0 is all of a micro-batch. Of other software: `is_fsdp1` recomputes layers by
+    torch's reentrant checkpoint in the first FSDP, and not all `upcasts_logits` to fp32 for the loss.
     """
 
     architecture: Architecture | ImageModel
@@ -184,11 +184,18 @@ class TrainingShape:
     stack_year: int = STACK_YEAR
     channels_last: bool = False
     is_fsdp1: bool = False
+    upcasts_logits: bool = True
 
     @property
     def fuses_attention(self) -> bool:
         """Whether attention is one kernel, which never writes its scores."""
         return self.machines.gpu.flash_attention and self.stack != "eager"
+
+    @property
+    def keeps_scores(self) -> bool:
+        """Whether attention's scores are kept: torch's memory-efficient kernel takes what flash attention does not, in
+        fp16 and fp32 on older GPUs too (aten/src/ATen/native/transformers/cuda/sdp_utils.cpp)."""
+        return not self.fuses_attention and (self.stack != "sdpa" or "bf16" in self.precision)
 
     @property
     def fuses_operations(self) -> bool:
