@@ -95,8 +95,6 @@ def test_what_was_predicted_first_stays_as_it_was() -> None:
     )
     for row in rows:
         assert row["predicted_on"] >= "2026-11-25"
-        if row["round"] == "6":  # predicted, and not yet compared
-            continue
         assert bool(row["samples_per_second_per_gpu"]) == bool(row[_FIRST[0]])
         assert row["samples_per_second_per_gpu"] or row["memory_gb"]
 
@@ -115,18 +113,40 @@ def test_the_last_rounds_were_predicted_by_the_formulas_of_today() -> None:
 def test_trainings_held_out_are_predicted() -> None:
     """The bars: half within 15 %, three quarters within 25 %, and no kind of 15 rows with a median above 25 %.
 
-    Small micro-batches miss the last, and the page says so.
+    Small micro-batches miss the last, rows that were predicted first just miss the second, and the page says so.
     """
+    page = (DOCS / "estimates.md").read_text(encoding="utf-8")
     timed = [row for row in held_out_trainings() if row.rate is not None]
     errors = {kind: [abs(row.time_error(first=False)) for row in timed if row.kind == kind] for kind in KINDS}
     missed = [kind for kind, some in errors.items() if len(some) >= 15 and statistics.median(some) > 0.25]
     assert missed == ["small micro-batches"]
-    assert "not of all\nkinds: small micro-batches miss them" in (DOCS / "estimates.md").read_text(encoding="utf-8")
+    assert "they do not hold of all kinds: small\nmicro-batches miss them" in page
     first = [abs(row.time_error(first=True)) for row in timed if row.round >= FIXED_ROUND]
     assert len(first) >= 90
-    for some in ([error for each in errors.values() for error in each], first):
+    for some, least in (([error for each in errors.values() for error in each], 0.75), (first, 0.74)):
         assert statistics.median(some) <= 0.15
-        assert statistics.fmean(error <= 0.25 for error in some) >= 0.75
+        assert statistics.fmean(error <= 0.25 for error in some) >= least
+    assert statistics.fmean(error <= 0.25 for error in first) < 0.75
+    assert "predicted first just miss them, 14.1% and 74%" in page
+
+
+def test_the_page_says_which_kinds_miss_the_bars_of_memory() -> None:
+    """The bars of first predictions: a median of 10 %, and seven of ten within 15 %."""
+    errors: dict[str, list[float]] = {"all": []}
+    for row in held_out_trainings():
+        error = row.memory_error(first=True) if row.round == FIXED_MEMORY_ROUND else None
+        if error is not None:
+            errors["all"].append(abs(error))
+            errors.setdefault(row.kind, []).append(abs(error))
+    missed = [
+        name
+        for name, some in errors.items()
+        if statistics.median(some) > 0.1 or statistics.fmean(each <= 0.15 for each in some) < 0.7
+    ]
+    assert missed == ["all", "other language models"]
+    page = (DOCS / "estimates.md").read_text(encoding="utf-8")
+    assert "just misses the bars, a median of 10 % and 70 % within 15 %: 10.8% and 65%" in page
+    assert "Its encoders, RoBERTa of 2020, do not" in page
 
 
 def test_eight_of_ten_trainings_held_out_are_within_the_interval_of_their_kind() -> None:
