@@ -56,11 +56,12 @@ changed after round 5, so [of memory](#memory) only round 6 was predicted first 
 
 **The bars, a median of 15 % and 75 % within 25 %, hold of all rows as they are predicted today. The rows that these
 formulas predicted first just miss them, {first}, for rounds 5 and 6; and they do not hold of all kinds: small
-micro-batches miss them.** Both rounds were gathered for memory, and say how fast they were too. In round 5 FSDP of torch
-1.13 on four V100, with 128 tokens a sample, took 1.3 to 5.3 times as long as predicted (10 rows); of BERT on V100 and
-torchtitan (10 rows) the median is 14 %. In round 6 it is 12 % of BERT and GPT-2 of transformers 4.12 on 16 V100 (15
+micro-batches miss them.** Both rounds were gathered for memory, and say how fast they were too. In round 5 FSDP of
+torch 1.13 on four V100, with 128 tokens a sample, took 1.3 to 5.3 times as long as predicted (10 rows); of BERT on V100
+and torchtitan (10 rows) the median is 14 %. In round 6 it is 12 % of BERT and GPT-2 of transformers 4.12 on 16 V100 (15
 rows); 20 % of RoBERTa (11 rows), which takes twice as long as predicted where a micro-batch is of one sample or eight;
-and 32 % of the model of a course, whose attention and norms are many small operations (19 rows on A800, RTX 4090, B200).
+and 32 % of the model of a course, whose attention and norms are many small operations (19 rows on A800, RTX 4090,
+B200).
 """
 
 _OF_ROUND_3 = """
@@ -94,19 +95,20 @@ and 0.72 GB with more, [as](https://github.com/pytorch/pytorch/issues/107667)
 [was](https://github.com/NVIDIA/nccl/issues/964) [measured](https://github.com/NVIDIA/nccl/issues/1685).
 
 **Round 6, which today's formulas had not seen, just misses the bars, a median of 10 % and 70 % within 15 %: {sixth}.
-Round 5, for whose misses they were changed, was predicted first with {fifth}, and has {fifth_today} today.** Decoders of round 6
-meet the bars, with small micro-batches too. Its encoders, RoBERTa of 2020, do not: all are predicted too low. All of
-round 6 trains all weights on one GPU. Published memory of vision models, FSDP, DDP or ZeRO on several GPUs was found in
-no new document that states its settings, and 31 of the 46 rows are of one model: that of Stanford's CS336, in three
-sizes, as eight people measured it.
+Round 5, for whose misses they were changed, was predicted first with {fifth}, and has {fifth_today} today.** Decoders
+of round 6 meet the bars, with small micro-batches too. Its encoders, RoBERTa of 2020, do not: all are predicted too
+low. All of round 6 trains all weights on one GPU. Published memory of vision models, FSDP, DDP or ZeRO on several GPUs
+was found in no new document that states its settings, and 31 of the 46 rows are of one model: that of Stanford's CS336,
+in three sizes, as eight people measured it.
 
 The rule of rounds 5 and 6 was set beforehand: all rows of a table whose tokens (or pixels) of a sample, micro-batch,
 precision, optimizer, recomputation and number of GPUs are stated, or are in the script that was run or its defaults,
 without offloading, and not the same run again; at most a quarter from one document, none of which had been used before.
 The values were in sight where the settings were read, but settings and predictions were committed before the values
-were entered. What PyTorch counts does not depend on the GPU, so one that the catalogue lacks, or a source does not name,
-is described as another. Of the 66 rows on RoBERTa every sixth was taken. Left out of round 6 is what the course's own DDP
-and FSDP take, recomputation of several layers at once, steps without an update, and rows of unknown length (PEFT's).
+were entered. What PyTorch counts does not depend on the GPU, so one that the catalogue lacks, or a source does not
+name, is described as another. Of the 66 rows on RoBERTa every sixth was taken. Left out of round 6 is what the course's
+own DDP and FSDP take, recomputation of several layers at once, steps without an update, and rows of unknown length
+(PEFT's).
 
 Round 4 is of rows of three documents that were not used before: fine-tuning by LitGPT, by LLaMA-Factory, and by
 transformers as Unsloth compares itself with it. Most of it is QLoRA, and its first predictions missed the bars too.
@@ -140,7 +142,8 @@ What changed after round 4, in the same way:
 What changed after round 5, in the same way; what is allocated was also counted by a simulation of PyTorch's caching
 allocator under transformers' models, within 5 % of the formulas:
 
-- Before torch 2 `zero_grad` filled gradients with zeros and kept them (`--stack-year` before 2023). Apex's always freed them.
+- Before torch 2 `zero_grad` filled gradients with zeros and kept them (`--stack-year` before 2023). Apex's always freed
+  them.
 - FSDP before torch 2.1 gathers all layers that Python is ahead of the GPU (`limit_all_gathers`, before 2024).
 - DeepSpeed's stages 0 to 2 have gradients in fp32 in their update, when activations are gone.
 - Eager attention keeps 6 bytes of each score in 16 bits, 4 in fp32, 9, 5 or 7 (under autocast) where it drops out. ViT
@@ -149,24 +152,26 @@ allocator under transformers' models, within 5 % of the formulas:
 - Under autocast with recomputation only one layer's copies of matrices exist in the backward pass, of all before it;
   layers' inputs are in fp32.
 - The allocator reuses what activations leave for logits: 60 % is kept beyond logits only where these are more.
-- A loss in 16 bits (`loss` in the table) has three copies of the logits in 16 bits: GPT-2 from scratch, DeepSpeed's small model.
+- A loss in 16 bits (`loss` in the table) has three copies of the logits in 16 bits: GPT-2 from scratch, DeepSpeed's
+  small model.
 
-Descriptions that were corrected with it, of rows of rounds 2 and 5: that column, and heads of 74 values on Windows, which no
-fused attention takes, so that `stack` is eager.
+Descriptions that were corrected with it, of rows of rounds 2 and 5: that column, and heads of 74 values on Windows,
+which no fused attention takes, so that `stack` is eager.
 
 Misses of round 5 whose causes are not changed: Qwen3 0.6B on MI100, whose attention seems to keep no scores; ZeRO 3
-around a model that DeepSpeed did not make, which keeps gathered weights; ViT of torchvision, for which the allocator had
-1 to 2 GB more; LoRA and QLoRA with rows of 512 tokens, which took as much as with 2,048.
+around a model that DeepSpeed did not make, which keeps gathered weights; ViT of torchvision, for which the allocator
+had 1 to 2 GB more; LoRA and QLoRA with rows of 512 tokens, which took as much as with 2,048.
 
 Misses of round 6 with their likely causes, none of which was changed or measured yet:
 
 - RoBERTa (13 to 46 % too low): nvidia-smi's figure has the context of NVIDIA's container, and NCCL's buffers and DDP's
   buckets, which Lightning makes for one GPU too: 1.4 to 2 GB with a batch of one, where 0.35 GB is counted.
-- The course's model in bf16 with 128 and 256 tokens (7 to 11 % too high): copies of matrices are counted in the update too,
-  when the graph that held them is gone.
-- The same with 512 and more tokens in fp32 (8 to 27 % too low): its softmax is written by hand and keeps three tensors of scores.
-  Two scripts free gradients after the forward pass, and have them beside activations (6 to 23 % too low).
-- GPT-2 of a small trainer (17 % too low for two of four rows); its ZeRO 3 is around a model that DeepSpeed did not make.
+- The course's model in bf16 with 128 and 256 tokens (7 to 11 % too high): copies of matrices are counted in the update
+  too, when the graph that held them is gone.
+- The same with 512 and more tokens in fp32 (8 to 27 % too low): its softmax is written by hand and keeps three tensors
+  of scores. Two scripts free gradients after the forward pass, and have them beside activations (6 to 23 % too low).
+- GPT-2 of a small trainer (17 % too low for two of four rows); its ZeRO 3 is around a model that DeepSpeed did not
+  make.
 
 What the other misses of memory have in common:
 

@@ -127,6 +127,16 @@ def test_adapters_that_the_step_does_not_train_are_not_estimated(tmp_path: Path)
     assert "the engine fsdp does not train these adapters; ddp does" in reason
 
 
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+def test_what_adapters_drop_out_is_estimated(tmp_path: Path, dropout: float) -> None:
+    computes = Computes(DocumentStore(), {"gpu-t4": "Standard_ND96asr_v4"})
+    pipeline = _with_overrides(tmp_path, "finetune", f"{{lora_dropout: {dropout}}}")
+    found = _job(plan_with(pipeline, computes, Stated(find_architecture("gpt2")))).estimate
+    assert found is not None
+    assert found.training.adapters is not None
+    assert found.training.adapters.drops_out is (dropout > 0)
+
+
 def test_adapters_of_an_unknown_rank_are_not_estimated(tmp_path: Path) -> None:
     kept = {f"{ROOT}/settings/finetune.yaml}}": "azureml:kept-in-azure-ml:1}"}
     pipeline = _with_overrides(tmp_path, "finetune", "{tuning: lora, task: language_modeling}", kept)

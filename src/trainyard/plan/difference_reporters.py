@@ -125,10 +125,8 @@ def _sections(found: PlanDifference) -> list[tuple[str, Sequence[FigureChange]]]
 
 
 def _jobs(found: PlanDifference) -> list[tuple[JobPlan | UnplannedJob, str]]:
-    return [
-        *((job, f"new: {_summary(job)}") for job in found.added),
-        *((job, f"removed: {_summary(job)}") for job in found.removed),
-    ]
+    told = (("new", found.added), ("removed", found.removed))
+    return [(job, f"{what}: {_summary(job)}") for what, jobs in told for job in jobs]
 
 
 def _summary(job: JobPlan | UnplannedJob) -> str:

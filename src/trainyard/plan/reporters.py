@@ -142,9 +142,7 @@ def training_facts(job: JobPlan) -> list[tuple[str, str]]:
     """Return what is estimated and measured of a training, as labels and lines."""
     facts: list[tuple[str, str]] = []
     if shares := job.data_shares:
-        mixed = ", ".join(
-            f"{share:.1%} of the samples from {name}" for name, share in shares.items() if share is not None
-        )
+        mixed = ", ".join(f"{share:.1%} of the samples from {name}" for name, share in shares.items() if share)
         once = f"each sample of {', '.join(shares)} once an epoch"
         facts.append(("mixed data", once if None in shares.values() else mixed))
     if job.estimate is None:
@@ -218,9 +216,8 @@ def _whole(job: JobPlan) -> str | None:
     prices = {"on demand": job.on_demand_usd, "on spot": job.spot_usd}
     costs = [f"${usd:,.2f} {kind}" for kind, usd in prices.items() if usd is not None]
     start = f"about {duration(RESTART_SECONDS)} to start (machine, image, data)"
-    return ", ".join(
-        [f"{counted(job.all_steps, 'step')} in {duration(job.all_steps * job.step_seconds)}", start, *costs]
-    )
+    steps = f"{counted(job.all_steps, 'step')} in {duration(job.all_steps * job.step_seconds)}"
+    return ", ".join([steps, start, *costs])
 
 
 def _machine(sku: Sku) -> str:

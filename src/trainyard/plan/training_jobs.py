@@ -205,11 +205,8 @@ def data_shares_of(job: JobUse) -> dict[str, float | None]:
     It is empty where nothing is mixed. A share is None where each sample comes once: how many there are is not known.
     """
     datasets = [_value(job, name) for name in MIXED_DATASETS]
-    named = [
-        each.job if isinstance(each, JobOutput) else each.text
-        for each in datasets
-        if isinstance(each, (JobOutput, DataPath))
-    ]
+    known = [each for each in datasets if isinstance(each, (JobOutput, DataPath))]
+    named = [each.job if isinstance(each, JobOutput) else each.text for each in known]
     if len(named) < 2:
         return {}
     text = _value(job, "data_weights")
@@ -245,7 +242,7 @@ def _adapters(job: JobUse, model: Architecture | ImageModel) -> Adapters | None:
     if rank is None:
         raise UsageError("the rank of the adapters is not known")
     targets = str(_value(job, "lora_targets") or ALL_LINEAR)
-    adapters = Adapters(rank, targets, is_quantized=tuning == "qlora")
+    adapters = Adapters(rank, targets, tuning == "qlora", drops_out=bool(_value(job, "lora_dropout")))
     adapters.matrices(model)
     return adapters
 

@@ -18,6 +18,7 @@ from trainyard.plan.estimate.architectures import all_architectures, find_archit
 from trainyard.plan.estimate.blocks import layer_activation_bytes
 from trainyard.plan.estimate.estimator import Estimate, estimate
 from trainyard.plan.estimate.memory import (
+    APEX,
     FOREACH,
     Memory,
     memory_of,
@@ -52,9 +53,9 @@ def _states(training: TrainingShape) -> float:
 
 @pytest.mark.parametrize(("nodes", "offload"), [(1, False), (4, False), (4, True)])
 def test_zero_2_takes_what_deepspeed_estimates(training: Make, nodes: int, offload: bool) -> None:
+    """With next to no activations: DeepSpeed counts its update, before which they are freed."""
     from deepspeed.runtime.zero.stage_1_and_2 import estimate_zero2_model_states_mem_needs
 
-    """With next to no activations: DeepSpeed counts its update, before which they are freed."""
     wanted = training(engine="zero2", nodes=nodes, offload_optimizer=offload, sequence_length=1)
     _, theirs = estimate_zero2_model_states_mem_needs(wanted.architecture.parameters, 8, nodes, cpu_offload=offload)
     assert _states(wanted) + memory_of(wanted).buffers == pytest.approx(theirs, rel=0.02)
@@ -151,6 +152,39 @@ def test_a_layer_keeps_what_the_real_model_saves(engine: str, precision: str, fa
     predicted = layer_activation_bytes(wanted)
     error = 0.075 if (family, lora) == ("gpt_neox", "all-linear") else 0.05
     assert predicted == pytest.approx(found[1] - found[0], rel=error)
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16-true", "bf16"])
+def test_eager_attention_keeps_its_scores_as_the_real_model_saves_them(precision: str, family: str) -> None:
+    """GPT-2 drops out, on the CPU with a mask of values where a GPU's is of bytes."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    sizes = {"hidden_size": 96, "num_attention_heads": 6, "intermediate_size": 256}
+    sizes = {"n_embd": 96, "n_head": 6, "n_inner": 256} if family == "gpt2" else sizes
+    layers, length = {"gpt2": "n_layer"}.get(family, "num_hidden_layers"), 64
+    config = AutoConfig.for_model(family, **sizes, **{layers: 1}, vocab_size=100, use_cache=False)
+    dtype = torch.bfloat16 if precision == "bf16-true" else torch.float32
+    model = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="eager").train()
+    saved: dict[int, torch.Tensor] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.shape[-2:] == (length, length) and tensor.numel() == 6 * length**2:
+            saved[tensor.untyped_storage().data_ptr()] = tensor
+        return tensor
+
+    with (
+        torch.autograd.graph.saved_tensors_hooks(keep, torch.clone),
+        torch.autocast("cpu", dtype=torch.bfloat16, enabled=precision == "bf16"),
+    ):
+        model(input_ids=torch.zeros(1, length, dtype=torch.long))
+    kept = sum(tensor.element_size() for tensor in saved.values())
+    ours = from_settings(family, {**sizes, layers: 1, "vocab_size": 100}, family)
+    wanted = TrainingShape(ours, machines_of_gpu(find_gpu("A100-SXM-80GB"), 1, 2), "ddp", 1, 1, length, precision)
+    bytes_of_layer = [layer_activation_bytes(replace(wanted, stack=stack)) for stack in ("eager", "sdpa")]
+    of_mask = (3 if precision == "fp32" else 1) if family == "gpt2" else 0
+    assert (bytes_of_layer[0] - bytes_of_layer[1]) / (6 * length**2) == kept - of_mask
 
 
 _KEPT_BY_FSDP = """
@@ -461,6 +495,67 @@ def test_alone_gradients_take_the_place_of_activations(training: Make) -> None:
     assert large.activations > 4 * count
     assert (small.gradients, small.activations, small.logits) == (4 * count, _GRADIENTS_IN_A_LAYER, 0)
     assert memory_of(replace(alone, accumulation_steps=2)).gradients == 4 * count
+
+
+def test_gradients_that_software_fills_with_zeros_stay(training: Make) -> None:
+    """Before torch 2; Apex's optimizers always freed them."""
+    alone = replace(training(engine="ddp"), machines=machines_of_gpu(find_gpu("H100-SXM"), 1, 1), micro_batch_size=16)
+    old = replace(alone, stack_year=2022)
+    assert memory_of(old).gradients == 4 * alone.architecture.parameters
+    assert (
+        memory_of(replace(alone, stack_year=2023)).gradients == memory_of(replace(old, optimizer=APEX)).gradients == 0
+    )
+
+
+def test_fsdp_of_old_gathers_all_layers_ahead(training: Make) -> None:
+    new, old = (training(stack_year=year) for year in (2024, 2023))
+    model = new.architecture
+    more = memory_of(old).buffers - memory_of(new).buffers
+    assert more == 2 * (model.block_parameters - 2 * model.largest_block)
+
+
+def test_deepspeed_has_wide_gradients_only_when_activations_are_gone(training: Make) -> None:
+    small, large = (memory_of(training("gpt2", engine="zero1", micro_batch_size=size)) for size in (1, 8))
+    assert large.buffers == 0
+    assert large.activations > small.activations
+    tiny = training("gpt2", engine="zero1", sequence_length=1)
+    assert memory_of(tiny).buffers == 4 * tiny.architecture.parameters / 8
+    assert memory_of(tiny).activations == 0
+
+
+def test_autocast_has_a_copy_of_every_matrix_until_the_backward_pass(training: Make) -> None:
+    """With recomputation, of one layer at a time after that: without it, of all."""
+    whole, again = (training(engine="ddp", activation_checkpointing=kind) for kind in ("none", "full"))
+    model = whole.architecture
+    assert memory_of(whole).buffers == 2 * model.parameters
+    found = memory_of(again)
+    assert found.buffers == 2 * (model.largest_block + model.parameters - model.block_parameters)
+    copies = 2 * (model.block_parameters - model.largest_block)
+    inputs = 32 * 2048 * 4096 * 4 + 2048 * 4096 * (4 + 4 + 2)
+    assert found.activations == pytest.approx(inputs + copies - found.logits / 6, rel=0.01)
+
+
+def test_the_allocator_reuses_what_activations_leave_for_logits(training: Make) -> None:
+    few, many = (memory_of(training(activation_checkpointing=kind)) for kind in ("full", "none"))
+    assert few.reserved - few.total == pytest.approx(0.12 * few.activations + 0.6 * (few.logits - few.activations))
+    assert many.activations > many.logits
+    assert many.reserved - many.total == pytest.approx(0.12 * many.activations)
+
+
+def test_a_loss_in_16_bits_has_its_logits_three_times(training: Make) -> None:
+    wanted = training(upcasts_logits=False)
+    assert memory_of(wanted).logits == 3 * 2 * 2048 * 128256
+
+
+@pytest.mark.parametrize(
+    ("stack", "precision", "keeps"),
+    [("sdpa", "fp16", False), ("sdpa", "fp32", False), ("sdpa", "bf16", True), ("eager", "fp16", True)],
+)
+def test_a_gpu_without_flash_attention_keeps_scores_of_bf16(
+    training: Make, stack: str, precision: str, keeps: bool
+) -> None:
+    assert training(gpu="V100-SXM-32GB", stack=stack, precision=precision).keeps_scores is keeps
+    assert not training(stack="sdpa", precision=precision).keeps_scores
 
 
 def test_fsdp_sums_every_micro_batch_where_a_whole_gradient_is_large(training: Make) -> None:

@@ -262,7 +262,7 @@ def _resnet(settings: Mapping[str, Any], images: Images) -> _Parts:
     stem = settings["embedding_size"]
     height, width = _half(images.height), _half(images.width)
     around = ModelBlock()
-    _convolve_and_normalize(around, height * width, images.channels, stem, 7, keeps=images.values)
+    _convolve_and_norm(around, height * width, images.channels, stem, 7, keeps=images.values)
     around.pass_over(height * width * stem, keeps=height * width * stem)
     before = height * width * stem
     height, width = _half(height), _half(width)
@@ -285,11 +285,11 @@ def _resnet(settings: Mapping[str, Any], images: Images) -> _Parts:
                 convolutions = [(first, channels, reduced, 1), (pixels, reduced, reduced, 3), (pixels, reduced, out, 1)]
             keeps = entering
             for size, into, outward, kernel in convolutions:
-                _convolve_and_normalize(stage, size, into, outward, kernel, keeps=keeps)
+                _convolve_and_norm(stage, size, into, outward, kernel, keeps=keeps)
                 keeps = size * outward
                 stage.pass_over(keeps)
             if channels != out or strides:
-                _convolve_and_normalize(stage, pixels, channels, out, 1)
+                _convolve_and_norm(stage, pixels, channels, out, 1)
             stage.pass_over(pixels * out, times=3)
             channels = out
         stages.append(stage)
@@ -344,9 +344,7 @@ def _swin(settings: Mapping[str, Any], images: Images) -> _Parts:
     return blocks, around
 
 
-def _convolve_and_normalize(
-    block: ModelBlock, pixels: int, channels: int, out: int, kernel: int, *, keeps: int = 0
-) -> None:
+def _convolve_and_norm(block: ModelBlock, pixels: int, channels: int, out: int, kernel: int, *, keeps: int = 0) -> None:
     """Add a convolution without bias, and batch norm, which reads its input twice and keeps it."""
     block.convolve(pixels, channels, out, kernel, bias=False, keeps=keeps)
     block.pass_over(pixels * out, times=3, keeps=pixels * out, parameters=2 * out)

@@ -9,17 +9,17 @@ from trainyard.plan.estimate.training import QUANTIZED_BYTES, TrainingShape
 
 _CACHED_ACTIVATIONS, _CACHED_LOGITS = 0.12, 0.6
 """What PyTorch's allocator keeps beyond its tensors at their peak: shares of activations, whose blocks are of many
-sizes, and of logits, whose blocks are too large for anything but as many activations. From 30 runs on A100 of which both
-are published (https://github.com/foundation-model-stack/fms-acceleration/tree/main/scripts/benchmarks/refs)."""
+sizes, and of logits, whose blocks are too large for anything but as many activations. From 30 runs on A100 that publish
+both (https://github.com/foundation-model-stack/fms-acceleration/tree/main/scripts/benchmarks/refs)."""
 
 _FREES_GRADIENTS, _LIMITS_GATHERS = 2023, 2024
-"""From these years on: torch 2.0's `zero_grad` frees gradients, before it filled them with zeros; 2.1's FSDP gathers one
+"""From these years on: torch 2.0's `zero_grad` frees gradients, before it filled them with zeros; FSDP of 2.1 gathers a
 layer ahead, before it gathered as many as Python was ahead of the GPU (`limit_all_gathers`)."""
 
 FOREACH, APEX = "adamw_foreach", "adamw_apex"
-"""Optimizers of other software: torch's, if it is not asked for the fused AdamW, whose `foreach` takes about the size of
-the parameters more (https://docs.pytorch.org/docs/stable/generated/torch.optim.AdamW.html), and Apex's, whose
-`zero_grad` always freed gradients."""
+"""Of other software: torch's, if it is not asked for the fused AdamW, whose `foreach` takes about the size of the
+parameters more (https://docs.pytorch.org/docs/stable/generated/torch.optim.AdamW.html), and Apex's, whose `zero_grad`
+always freed gradients."""
 
 _OFFLOADED_BYTES = 16
 """In main memory for each parameter that is trained: it, its gradient and two moments in fp32, as DeepSpeed's own
@@ -86,11 +86,10 @@ def memory_of(training: TrainingShape) -> Memory:
     if training.has_moving_average and not training.offload_optimizer:
         # In fp32, and where the optimizer's state is.
         buffers += 4 * training.trained_parameters / training.shards
-    if training.engine in ("zero0", "zero1", "zero2") and not training.offload_optimizer:
-        # DeepSpeed's update has gradients in fp32, as its estimator counts (deepspeed/runtime/zero/stage_1_and_2.py).
-        widened = 4 * training.trained_parameters / training.shards
-        if widened > activations + logits:
-            buffers, activations, logits = buffers + widened, 0.0, 0.0
+    # DeepSpeed's update has gradients in fp32, as its estimator counts (deepspeed/runtime/zero/stage_1_and_2.py).
+    widened = 0.0 if training.offload_optimizer else 4 * training.trained_parameters / training.shards
+    if training.engine in ("zero0", "zero1", "zero2") and widened > activations + logits:
+        buffers, activations, logits = buffers + widened, 0.0, 0.0
     if training.optimizer == FOREACH and 2 * whole_gradients > gradients + buffers + activations + logits:
         # Its intermediates are as large as what is updated, when there is nothing but gradients beside them.
         return Memory(parameters, whole_gradients, optimizer + whole_gradients, 0.0, 0.0, 0.0)

@@ -55,14 +55,9 @@ def image_model_on_meta(model_type: str, settings: Mapping[str, Any], images: Im
 
     Blocks are the elements of its large ModuleLists, as in the training. Errors as in `architecture_on_meta`.
     """
-    decided = {"num_channels": images.channels, "image_size": images.height}
-    config, model = _model_on_meta(
-        "AutoModelForImageClassification",
-        model_type,
-        {**decided, **settings, "num_labels": images.classes},
-        model_type,
-        "an image classifier",
-    )
+    given = {"num_channels": images.channels, "image_size": images.height, **settings, "num_labels": images.classes}
+    kind, what = "AutoModelForImageClassification", "an image classifier"
+    config, model = _model_on_meta(kind, model_type, given, model_type, what)
     import torch
 
     def compute() -> None:

@@ -172,8 +172,7 @@ def what_if_as(output_format: str, found: Sequence[Estimate], samples: float | N
     As a table of text or Markdown, or as JSON: a list of jobs as in a plan.
     """
     if output_format == "json":
-        jobs = [job_as_json(each, samples) for each in found]
-        return printing.json_text({"format": PLAN_FORMAT, "what_if": jobs})
+        return printing.json_text({"format": PLAN_FORMAT, "what_if": [job_as_json(each, samples) for each in found]})
     header, *rows = table_of(found, samples)
     return "\n".join(markdown.table(header, rows) if output_format == "markdown" else printing.table([header, *rows]))
 
@@ -331,13 +330,10 @@ _REMARKS = {"fits": "", "may not fit": " (may not fit)", "does not fit": " (too 
 
 
 def _memory_facts(found: Estimate) -> list[tuple[str, str]]:
-    available = found.available_bytes
-    of_gpu = (
-        "fits" if (reason := main_memory_reason(found.training)) and found.memory.total <= available else found.verdict
-    )
-    parts = ", ".join(
-        f"{name} {gigabytes(size)}" for name, size in found.memory.parts().items() if size >= found.memory.total / 200
-    )
+    available, reason = found.available_bytes, main_memory_reason(found.training)
+    of_gpu = "fits" if reason and found.memory.total <= available else found.verdict
+    shown = {name: size for name, size in found.memory.parts().items() if size >= found.memory.total / 200}
+    parts = ", ".join(f"{name} {gigabytes(size)}" for name, size in shown.items())
     low, high = interval_of(found.training).memory(found.memory.reserved)
     spread = f" ({gigabytes(low)} to {gigabytes(high)} in 8 of 10 published)" if low and high else ""
     facts = [
@@ -348,13 +344,11 @@ def _memory_facts(found: Estimate) -> list[tuple[str, str]]:
     if reason:
         facts.append(("main memory", f"{reason}: does not fit"))
     if by_engine := memory_by_engine(found.training):
-        texts = [
-            f"{name} {gigabytes(memory.total)}{_REMARKS[verdict]}" for name, (memory, verdict) in by_engine.items()
-        ]
+        texts = (f"{name} {gigabytes(each.total)}{_REMARKS[verdict]}" for name, (each, verdict) in by_engine.items())
         facts.append(("by engine", ", ".join(texts)))
     if found.verdict != "fits":
-        alternatives = settings_that_fit(found.training)
-        lines = [_alternative(each) for each in alternatives] or ["nothing on these machines: use more, or larger ones"]
+        lines = list(map(_alternative, settings_that_fit(found.training)))
+        lines = lines or ["nothing on these machines: use more, or larger ones"]
         facts += list(zip(("what fits", *[""] * len(lines)), lines, strict=False))
     return facts
 
@@ -411,13 +405,10 @@ def _whole_training_facts(found: Estimate, samples: float | None) -> list[tuple[
     whole = found.whole_training(samples) if samples is not None else None
     if whole is None:
         return []
-    facts = [
-        ("training", f"{counted(whole.steps, 'step')} in {duration(whole.seconds)}{_dollars(whole.on_demand_usd)}")
-    ]
+    texts = [f"{counted(whole.steps, 'step')} in {duration(whole.seconds)}{_dollars(whole.on_demand_usd)}"]
     if whole.spot_seconds is not None:
-        text = f"on spot {duration(whole.spot_seconds)} with preemptions{_dollars(whole.spot_usd)}"
-        facts.append(("", text))
-    return facts
+        texts.append(f"on spot {duration(whole.spot_seconds)} with preemptions{_dollars(whole.spot_usd)}")
+    return list(zip(("training", ""), texts, strict=False))
 
 
 def _dollars(usd: float | None) -> str:

@@ -87,9 +87,8 @@ def settings_that_fit(training: TrainingShape) -> tuple[Estimate, ...]:
     engine among those of the same library, and offloading with ZeRO.
     """
     names = dict.fromkeys((training.engine, "fsdp", "zero2", "zero3", "zero3_offload"))
-    changed = variants(
-        training, _engines(training, names), _checkpointing(training), _micro_batches(_samples(training))
-    )
+    batches = _micro_batches(_samples(training))
+    changed = variants(training, _engines(training, names), _checkpointing(training), batches)
     fitting = [found for found in map(estimate, changed) if found.verdict == "fits"]
     return _first_of_each(sorted(fitting, key=_seconds), _engine)[:_MOST_CHANGES]
 
@@ -149,9 +148,8 @@ def search(wanted: TrainingShape, machines: Sequence[Machines], scope: Scope) ->
     """
     found: list[Estimate] = []
     for offloads in _OFFLOADS:
-        found = found or [
-            each for some in machines for each in _fitting(replace(wanted, machines=some), scope, offloads)
-        ]
+        trainings = (replace(wanted, machines=some) for some in machines)
+        found = found or [each for some in trainings for each in _fitting(some, scope, offloads)]
     priced = [each for each in found if each.usd_per_billion_samples is not None]
     is_one_kind = len({_machines(each) for each in found}) == 1
     fastest, cheapest = (
