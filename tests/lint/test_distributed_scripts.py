@@ -283,3 +283,36 @@ def test_a_module_of_the_script_may_tell_the_epoch(tmp_path: Path) -> None:
 def test_one_process_may_have_one_gpu(tmp_path: Path) -> None:
     script = RIGHT.replace("[local_rank]", "[0]")
     assert rules(tmp_path, script, "{type: pytorch}", shape=", instance_count: 2") == []
+
+
+MPI = "{type: mpi, process_count_per_instance: 8}"
+OF_MPI = RIGHT.replace("dist.init", 'os.environ["LOCAL_RANK"] = os.environ["OMPI_COMM_WORLD_LOCAL_RANK"]\ndist.init')
+
+
+def test_mpi_sets_no_variables_of_pytorch(tmp_path: Path) -> None:
+    assert rules(tmp_path, RIGHT, MPI) == ["AML621"]
+
+
+@pytest.mark.parametrize("name", ["LOCALRANK", "LOCAL_RANKS", "LOCAL_RNAK"])
+def test_a_misspelt_variable_of_pytorch_is_found(tmp_path: Path, name: str) -> None:
+    assert rules(tmp_path, RIGHT.replace('"LOCAL_RANK"', f'"{name}"')) == ["AML621"]
+
+
+@pytest.mark.parametrize(
+    ("script", "before"),
+    [
+        (OF_MPI, ""),
+        (RIGHT.replace("dist.init", "from ranks import set_ranks\n\nset_ranks()\ndist.init"), ""),
+        (RIGHT, "LOCAL_RANK=$OMPI_COMM_WORLD_LOCAL_RANK "),
+        (RIGHT.replace("dist.init_process_group", "import deepspeed\n\ndeepspeed.init_distributed"), ""),
+        (RIGHT.replace('os.environ["LOCAL_RANK"]', 'os.environ["LOCAL_RANK"] if "RANK" in os.environ else 0'), ""),
+        (RIGHT.replace('"LOCAL_RANK"]', '"LOCAL_RANK"] if dist.is_torchelastic_launched() else 0'), ""),
+    ],
+    ids=["set_in_script", "set_in_module", "set_in_command", "by_deepspeed", "asked_for", "on_condition"],
+)
+def test_variables_of_pytorch_that_something_sets_under_mpi(tmp_path: Path, script: str, before: str) -> None:
+    assert script != RIGHT or before
+    module = (
+        'import os\n\n\ndef set_ranks():\n    os.environ["LOCAL_RANK"] = os.environ["OMPI_COMM_WORLD_LOCAL_RANK"]\n'
+    )
+    assert rules(tmp_path, script, MPI, {"ranks.py": module}, before=before) == []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -102,9 +102,9 @@ def exceeds(part: Node | None, whole: Node | None) -> bool:
     return first is not None and second is not None and first > second
 
 
-def contradicting_limits(job: Node, pairs: Iterable[tuple[str, str, str, str]], rule: Rule) -> Iterator[Diagnostic]:
+def contradicting_limits(job: Node, rule: Rule) -> Iterator[Diagnostic]:
     """Yield limits of a job of which the first is larger than the second; both are told of in words."""
-    for smaller, larger, what, whole in pairs:
+    for smaller, larger, what, whole in known_words("limits"):
         part, most = job.find("limits", smaller), job.find("limits", larger)
         if part is not None and most is not None and exceeds(part, most):
             message = f"{part.text} {what}, but only {most.text} {whole}"

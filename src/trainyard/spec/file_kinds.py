@@ -40,12 +40,7 @@ Kind = Literal[
 COMPUTE_TYPES = ("amlcompute", "computeinstance", "kubernetes", "virtualmachine", "synapsespark")
 COMPONENT_TYPES = ("command", "parallel", "spark", "automl", "sweep", "import", "data_transfer", "flow_parallel")
 
-_IRREGULAR_NAMES: dict[Kind, str] = {
-    "other_job": "a job of another type",
-    "asset": "a data or model asset",
-    "compute": "a compute target",
-    "settings": "a settings file",
-}
+_IRREGULAR_NAMES: dict[Kind, str] = word_tables("spec")["names_of_kinds"]["words"]
 KIND_NAMES: dict[Kind, str] = {
     kind: f"{'an' if kind[0] in 'aeo' else 'a'} {kind.replace('_', ' ')}" for kind in get_args(Kind)
 } | _IRREGULAR_NAMES
@@ -96,15 +91,7 @@ def kind_of(document: Document) -> Kind | None:
     return _kind_without_type(root, type_text) or named
 
 
-# The types of jobs and components that a kind may have, where a `$schema` says which kind it is.
-_TYPES_OF_KIND: Mapping[Kind, tuple[str, ...]] = {
-    "pipeline": ("pipeline",),
-    "pipeline_component": ("pipeline",),
-    "command_job": ("command",),
-    "sweep_job": ("sweep",),
-    "component": COMPONENT_TYPES,
-    "other_job": ("pipeline", *COMPONENT_TYPES),
-}
+_TYPES_OF_KIND: Mapping[Kind, list[str]] = word_tables("spec")["types_of_kinds"]["words"]
 
 
 def _contradicts_schema(root: Node) -> bool:
@@ -214,22 +201,12 @@ def _is_set(node: Node) -> bool:
     return not node.is_mapping or bool(node.entries.keys() & {"path", "value"})
 
 
-_RESOURCES: frozenset[Kind] = frozenset(
-    {
-        *("online_endpoint", "batch_endpoint", "online_deployment", "batch_deployment", "datastore", "workspace"),
-        *("registry", "feature_store", "feature_set", "feature_store_entity"),
-    }
-)
+_RESOURCES = frozenset[Kind](word_tables("spec")["resources"]["words"])
 # The whole names of schemas that others contain: `workspaceConnection` is not a workspace.
 _RESOURCE_BY_SCHEMA: Mapping[str, Kind] = {"workspace": "workspace", "registry": "registry"}
 _DATASTORE_TYPES = frozenset({"azure_blob", "azure_file", "azure_data_lake_gen1", "azure_data_lake_gen2", "one_lake"})
 _DATASTORE_KEYS = frozenset({"account_name", "store_name", "one_lake_workspace_name"})
-_ONLINE_KEYS = frozenset(
-    {
-        *("instance_type", "scale_settings", "request_settings", "liveness_probe", "readiness_probe"),
-        *("app_insights_enabled", "data_collector", "egress_public_network_access"),
-    }
-)
+_ONLINE_KEYS = frozenset[str](word_tables("spec")["online_keys"]["words"])
 _BATCH_KEYS = frozenset(
     {"compute", "settings", "mini_batch_size", "output_action", "retry_settings", "component", "job_definition"}
 )

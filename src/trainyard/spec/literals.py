@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+from trainyard.resources import word_tables
 from trainyard.settings.regex import regex
 from trainyard.settings.suggestions import close_match
 from trainyard.spec.documents import Value, describe, shorten
@@ -150,11 +151,7 @@ _READERS: dict[str, Callable[[object], ParameterValue | None]] = {
     "number": _number,
     "boolean": lambda data: data if isinstance(data, bool) else _BOOLEAN_WORDS.get(str(data).lower()),
 }
-_MISREAD = {
-    "integer": "not a whole number",
-    "number": "not a number",
-    "boolean": "neither true nor false",
-}
+_MISREAD: dict[str, str] = word_tables("spec")["misread"]["words"]
 
 
 def _type_hint(value: Value, port: Port) -> str:

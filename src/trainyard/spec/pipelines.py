@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from trainyard.resources import word_tables
 from trainyard.settings.regex import regex
 from trainyard.settings.suggestions import is_surely
 from trainyard.spec.bindings import check_job, cycle_at, find_cycle, texts_in
@@ -56,19 +57,7 @@ from trainyard.spec.ports import (
 from trainyard.spec.rules import IGNORED_KEY, MISSING_KEY, NOT_RUN_LOCALLY, TOO_LARGE, UNKNOWN_KIND
 from trainyard.spec.shell_words import settings_port
 
-JOB_TYPES = (
-    "command",
-    "pipeline",
-    "parallel",
-    "sweep",
-    "spark",
-    "automl",
-    "import",
-    "data_transfer",
-    "do_while",
-    "if_else",
-    "parallel_for",
-)
+JOB_TYPES: list[str] = word_tables("spec")["job_types"]["words"]
 # `azureml:` before the path of a file.
 _REMOTE_PATH = regex(r"azureml:(?:\.|[^/:]+/|[^:]*\.ya?ml$)")
 # A component's own, when the job names one.

@@ -282,24 +282,16 @@ def _bad_names(path: list[str | int], rule: Mapping[str, Any], document: Documen
 
 
 _RULES_IN_SCHEMAS = {rule.id: rule for rule in (UNKNOWN_KEY, WRONG_TYPE, NOT_A_CHOICE, BAD_ASSET_NAME, BAD_REFERENCE)}
-_RULE_OF_KEYWORD = {
-    "type": WRONG_TYPE,
-    "enum": NOT_A_CHOICE,
-    "const": NOT_A_CHOICE,
-    "pattern": BAD_TEXT,
-    "minimum": OUT_OF_BOUNDS,
-    "maximum": OUT_OF_BOUNDS,
-    "exclusiveMinimum": OUT_OF_BOUNDS,
-    "exclusiveMaximum": OUT_OF_BOUNDS,
-    "minItems": MISSING_KEY,
-    "minProperties": MISSING_KEY,
-    "minLength": MISSING_KEY,
-    "anyOf": WRONG_TYPE,
-    "oneOf": WRONG_TYPE,
-}
 _SYNONYMS: dict[str, str] = word_tables("spec")["synonyms_of_types"]["words"]
 _TYPE_WORDS: dict[str, str] = word_tables("spec")["types"]["words"]
 _BOUND_WORDS: dict[str, str] = word_tables("spec")["bounds"]["words"]
+# Others are of WRONG_TYPE.
+_RULE_OF_KEYWORD = {
+    **dict.fromkeys(("enum", "const"), NOT_A_CHOICE),
+    **dict.fromkeys(_BOUND_WORDS, OUT_OF_BOUNDS),
+    **dict.fromkeys(("minItems", "minProperties", "minLength"), MISSING_KEY),
+    "pattern": BAD_TEXT,
+}
 
 
 def _wrong_value(

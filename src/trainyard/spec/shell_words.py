@@ -10,7 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from trainyard.resources import PACKAGE, STEP_ARCHIVE
+from trainyard.resources import PACKAGE, STEP_ARCHIVE, word_tables
 from trainyard.settings.regex import regex
 from trainyard.settings.written_settings import SETTINGS
 from trainyard.spec.diagnostic import Span
@@ -29,11 +29,7 @@ LAUNCHER_MODULES = frozenset(
     {"torch.distributed.launch", "torch.distributed.run", "accelerate.commands.launch", "deepspeed.launcher.runner"}
 )
 _PRINTING = frozenset({"echo", "printf"})
-# Commands that change neither the working directory nor files in it.
-_HARMLESS = frozenset(
-    {"export", "set", "ulimit", "env", "ls", "pwd", "nvidia-smi", "date", "true", ":", "sleep", "which", "df", "free"}
-    | {"echo", "printf", "pip", "pip3", "conda", "apt-get", "python", "python3"}
-)
+_HARMLESS = frozenset[str](word_tables("spec")["harmless_programs"]["words"])
 _VARIABLE = regex(r"(\"?)\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)\})\1")
 # With any of these, a variable may have another value than the one that a command sets.
 _MAY_SET_OTHERWISE = regex(

@@ -46,13 +46,7 @@ COLLECTION_TAGS = frozenset({"tag:yaml.org,2002:map", "tag:yaml.org,2002:seq"})
 _HINT_BY_PROBLEM: dict[str, str] = word_tables("spec")["yaml_hints"]["words"]
 
 
-# What is opened here and missed only later, or at the end of the file.
-_TOLD_WHERE_IT_BEGINS = (
-    "found unexpected end of stream",
-    "could not find expected ':'",
-    "did not find expected ',' or",
-    "expected ',' or",
-)
+_TOLD_WHERE_IT_BEGINS: list[str] = word_tables("spec")["told_where_it_begins"]["words"]
 
 
 def source_lines(text: str) -> list[str]:

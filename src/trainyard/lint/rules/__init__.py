@@ -15,15 +15,13 @@ _OF_SPEC = ("expressions", "literals", "parsed", "ports", "rules", "step_setting
 def _declared() -> Iterator[Rule]:
     modules = [
         *(f"trainyard.spec.{name}" for name in _OF_SPEC),
-        *(f"{__name__}.{name}" for name in _modules_in(__path__[0])),
+        # `pkgutil` would do, and takes longer to import than the list to make.
+        *sorted(
+            f"{__name__}.{name[:-3]}" for name in os.listdir(__path__[0]) if name.endswith(".py") and name[0] != "_"
+        ),
     ]
     for module in modules:
         yield from (each for each in vars(import_module(module)).values() if isinstance(each, Rule))
-
-
-def _modules_in(folder: str) -> list[str]:
-    # `pkgutil` would do, and takes longer to import than the list to make.
-    return sorted(name.removesuffix(".py") for name in os.listdir(folder) if name.endswith(".py") and name[0] != "_")
 
 
 RULES: Mapping[str, Rule] = {rule.id: rule for rule in sorted(_declared(), key=lambda rule: rule.id)}

@@ -23,13 +23,7 @@ from trainyard.spec.uploads import ignore_file
 
 _SHELLS = frozenset({"bash", "sh", "source", "."})
 _HARMLESS: frozenset[str] = frozenset(known_words("harmless_programs"))
-# The options of pip and conda that name a file, by program; `python -m pip` is pip.
-_FILE_OPTIONS = {
-    "pip": ("-r", "--requirement", "-c", "--constraint"),
-    "pip3": ("-r", "--requirement", "-c", "--constraint"),
-    "conda": ("-f", "--file"),
-    "mamba": ("-f", "--file"),
-}
+_FILE_OPTIONS: dict[str, list[str]] = known_words("options_with_files")
 
 
 FILE_NOT_IN_CODE = Rule("AML418", "file-not-in-code", "error").explained(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from trainyard.lint.checks import LintContext, LintedFile, check, exceeds
+from trainyard.lint.checks import LintContext, LintedFile, check, exceeds, known_words
 from trainyard.lint.rules.parallel_steps import without_results, wrong_entry_script
 from trainyard.settings.suggestions import only_close
 from trainyard.spec.diagnostic import Diagnostic, Related, Severity
@@ -147,14 +147,7 @@ def _batch(root: Node) -> Iterator[Diagnostic]:
                 )
 
 
-# What `az ml` takes from its command line where a file leaves it out.
-_GIVEN_OUTSIDE = {
-    "online_endpoint": ("name", "--name"),
-    "batch_endpoint": ("name", "--name"),
-    "online_deployment": ("endpoint_name", "--endpoint-name"),
-    "batch_deployment": ("endpoint_name", "--endpoint-name"),
-    "asset": ("name", "--name"),
-}
+_GIVEN_OUTSIDE: dict[str, tuple[str, str]] = known_words("given_outside")
 
 
 @check("file")

@@ -14,10 +14,11 @@ from typing import NamedTuple
 
 from trainyard.lint.checks import LintContext, check, known_words
 from trainyard.lint.placements import Placement
-from trainyard.lint.rules.process_groups import OF_RANK, conditional
+from trainyard.lint.rules.process_groups import OF_RANK, PROCESS_GROUP, conditional
 from trainyard.lint.rules.script_imports import all_imports, module_in
 from trainyard.lint.scripts.syntax import Syntax, constant, dotted, keyword, line_of, parse, walk
 from trainyard.settings.regex import regex
+from trainyard.settings.suggestions import only_close
 from trainyard.spec.diagnostic import Diagnostic
 from trainyard.spec.distributions import Mpi, PyTorch
 from trainyard.spec.rule import Rule
@@ -83,6 +84,7 @@ def _distributed_scripts(placement: Placement, context: LintContext) -> Iterator
         yield from _saved_by_every_process(script)
         yield from _no_sampler(script)
         yield from _batch_means_averaged(script)
+        yield from _variables_not_set(script, placement)
         yield from _what_may_be_better(script)
 
 
@@ -490,6 +492,30 @@ def _sums_of_losses(syntax: Syntax) -> Iterator[tuple[str, str]]:
             is_loss = re.fullmatch(r"(?:\w+_)?loss(?:\.detach\(\))?(?:\.item\(\))?", ast.unparse(added.value))
             if isinstance(added.op, ast.Add) and is_loss:
                 yield ast.unparse(added.target), f"len({ast.unparse(over)})"
+
+
+def _variables_not_set(script: _Script, placement: Placement) -> Iterator[Diagnostic]:
+    """PyTorch's variables under MPI, unless something mentions those of MPI; and names that are close to them."""
+    known, is_mpi = PyTorch.rank_variables, isinstance(placement.distribution, Mpi)
+    has_other_source = any("OMPI_" in name or name in ("mpi4py", "init_distributed") for name in script.names)
+    imported, on_condition = script.syntax.imported, conditional(script.syntax)
+    reads = [node for node in script.syntax.of(ast.Subscript) if dotted(node.value, imported) == "os.environ"]
+    given = {constant(node.slice) for node in reads if not isinstance(node.ctx, ast.Load)}
+    given |= placement.node.entries_of("environment_variables").keys()
+    for node in reads:
+        name = constant(node.slice)
+        if not isinstance(name, str) or name in given or name in script.command or id(node) in on_condition:
+            continue
+        meant = only_close(name, known) if name not in known else None
+        if meant is not None or (name in known and is_mpi and not has_other_source):
+            message = (
+                f"{script.called.name} reads {name}, which Azure ML does not set{' with `type: mpi`' * (not meant)}"
+            )
+            hint = (
+                f"Did you mean '{meant}'?" if meant is not None else "Write `type: pytorch`, or read OMPI_COMM_WORLD_*."
+            )
+            yield script.found(PROCESS_GROUP, node, message, hint, "it is read here")._replace(severity="warning")
+            return
 
 
 def _what_may_be_better(script: _Script) -> Iterator[Diagnostic]:

@@ -19,10 +19,7 @@ _COUNTS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "CUDA_DEVICE_MAX_CONNECTIONS")
 _COUNT = regex(r"\s*[0-9]+(?:\s*,\s*[0-9]+)*\s*")
 _ALLOCATOR: list[str] = known_words("allocator")
 _LONG_NAME = 9
-_LEVELS = {
-    "NCCL_DEBUG": ("VERSION", "WARN", "INFO", "ABORT", "TRACE"),
-    "TORCH_DISTRIBUTED_DEBUG": ("OFF", "INFO", "DETAIL"),
-}
+_LEVELS: dict[str, list[str]] = known_words("levels")
 
 
 MISSPELT_VARIABLE = Rule("AML560", "misspelt-variable", "warning").explained(
@@ -56,7 +53,7 @@ def _allocator(value: Node) -> Iterator[Diagnostic]:
 
 
 def _variable(name: str, entry: Entry) -> Iterator[Diagnostic]:
-    levels, value = _LEVELS.get(name, ()), entry.value
+    levels, value = _LEVELS.get(name, []), entry.value
     if name in _COUNTS and value.is_text and "$" not in value.text and not _COUNT.fullmatch(value.text):
         yield MISSPELT_VARIABLE.at(value.span, f"{name} is a whole number, not '{shorten(value.text)}', and is ignored")
     if name == "PYTORCH_CUDA_ALLOC_CONF" and value.is_text:

@@ -169,7 +169,7 @@ def _run(line: _Line, above: Sequence[_Line]) -> Iterator[Diagnostic]:
         asks = program in ("apt", "apt-get") and verb == "install" and "-y" not in line.rest and "yes" not in line.rest
         if asks and not any(option in line.rest for option in ("--assume-yes", "-qq", "-qy")):
             message = f"{program} asks before it installs what a package needs, and nobody answers"
-            yield DOCKERFILE.at(line.span, message, "Add -y.", severity="info")
+            yield DOCKERFILE.at(line.span, message, "Add -y.", severity="warning")
         copies = any(other.word.upper() in ("COPY", "ADD", "ONBUILD") for other in above)
         if program in ("pip", "pip3") and not copies and not has_moved and not _starts_from_own_image(above):
             yield from _not_copied(line, texts, above)

@@ -86,11 +86,6 @@ def _goes_with(job: Node, outside: str, types: dict[str, str], kind: str, name: 
         yield DATA_TRANSFER.at(written.span, message, f"Write `type: {expected}`.")
 
 
-# The first may not exceed the second.
-_LIMITS = (
-    ("max_concurrent_trials", "max_trials", "trials at a time", "trials in total"),
-    ("trial_timeout_minutes", "timeout_minutes", "minutes for a trial", "minutes for the whole job"),
-)
 _DATA = ("training_data", "validation_data", "test_data")
 
 
@@ -116,7 +111,7 @@ def _automl_contradiction(file: LintedFile, context: LintContext) -> Iterator[Di
     for job in file.jobs_of("automl"):
         findings = (_forecast, _positive_label, _algorithms, _validation, _exit_score, _outputs)
         yield from chain.from_iterable(each(job) for each in findings)
-        yield from contradicting_limits(job, _LIMITS, AUTOML_CONTRADICTION)
+        yield from contradicting_limits(job, AUTOML_CONTRADICTION)
         yield from _tables(job, file.root)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
 
 from trainyard.lint.checks import LintContext, LintedFile, check, exceeds
 from trainyard.spec.diagnostic import Diagnostic, Related, Severity, Span
@@ -39,28 +38,6 @@ _READABLE_AS = {
 _MAY_BE_READ_AS = ("uri_file", "uri_folder")
 _WIDENS_TO = {("integer", "number"), ("integer", "string"), ("number", "string"), ("boolean", "string")}
 _LIMIT_RULES = frozenset({LITERAL_OUT_OF_RANGE.id, LITERAL_NOT_A_CHOICE.id, OUT_OF_BOUNDS.id})
-
-
-class _Bound(NamedTuple):
-    """An input of a job that is bound to a port of the pipeline or of another job."""
-
-    job: Job
-    target: Port
-    source: Port
-    span: Span
-
-    @property
-    def message(self) -> str:
-        return (
-            f"'{self.target.name}' of the job '{self.job.name}' takes {_article(self.target.type)}, "
-            f"but gets {_article(self.source.type)}"
-        )
-
-    @property
-    def related(self) -> list[Related]:
-        return [
-            Related(port.key_span, f"'{port.name}' is {_article(port.type)}") for port in (self.source, self.target)
-        ]
 
 
 DATA_TYPE_MISMATCH = Rule("AML307", "data-type-mismatch", "warning").explained(
@@ -214,22 +191,30 @@ jobs:
 
 @check("pipeline")
 def _types_of_bindings(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
-    for bound in _bound_inputs(pipeline):
-        source, target = bound.source, bound.target
+    for job, target, _, text in _targets(pipeline):
+        binding = only_binding(text.text) if text.is_text else None
+        source = _source(binding, pipeline.model) if binding is not None else None
+        if binding is None or source is None or source.type in (UNKNOWN_TYPE, target.type):
+            continue
+        span = pipeline.reading.document.span_within(text, binding.start, binding.end)
+        message = (
+            f"'{target.name}' of the job '{job.name}' takes {_article(target.type)}, but gets {_article(source.type)}"
+        )
+        related = [Related(port.key_span, f"'{port.name}' is {_article(port.type)}") for port in (source, target)]
         # A bare value without a type of its own is checked where it is written.
         is_literal = source.is_parameter and source.default is not None and source.default.span == source.span
         if not source.is_parameter and not target.is_parameter:
             if (source.type, target.type) not in _READABLE_AS:
-                yield _mismatch(source.type, target.type, bound.span, bound.message, bound.related)
+                yield _mismatch(source.type, target.type, span, message, related)
         elif source.is_parameter and target.is_parameter:
             if not is_literal and (source.type, target.type) not in _WIDENS_TO:
                 hint = f"Declare both as {target.type}."
-                yield PARAMETER_TYPE_MISMATCH.at(bound.span, bound.message, hint, bound.related)
+                yield PARAMETER_TYPE_MISMATCH.at(span, message, hint, related)
         elif not is_literal or source.type != "string":
             hint = "Bind it to something of the same type."
-            yield PARAMETER_FOR_DATA.at(bound.span, bound.message, hint, bound.related)
+            yield PARAMETER_FOR_DATA.at(span, message, hint, related)
         elif source.default is not None and source.default.data is not None:
-            yield from _literal_for_data(source.default, target, bound.related[1:])
+            yield from _literal_for_data(source.default, target, related[1:])
 
 
 @check("pipeline")
@@ -264,16 +249,6 @@ def _targets(pipeline: ParsedPipeline) -> Iterator[tuple[Job, Port, Node, Node]]
             is_stated = node.get("type") is not None
             if port is not None and port.type != UNKNOWN_TYPE and (is_stated or not job.has_own_command):
                 yield job, port, node, text
-
-
-def _bound_inputs(pipeline: ParsedPipeline) -> Iterator[_Bound]:
-    """The inputs of jobs that are bound to a port of another type."""
-    for job, port, _, text in _targets(pipeline):
-        binding = only_binding(text.text) if text.is_text else None
-        source = _source(binding, pipeline.model) if binding is not None else None
-        if binding is not None and source is not None and source.type not in (UNKNOWN_TYPE, port.type):
-            span = pipeline.reading.document.span_within(text, binding.start, binding.end)
-            yield _Bound(job, port, source, span)
 
 
 def _source(binding: Binding, scope: PipelineComponent) -> Port | None:

@@ -17,7 +17,7 @@ from trainyard.lint.scripts.flags import ScriptFlags
 from trainyard.lint.scripts.syntax import Syntax, constant, dotted, keyword, line_of, walk
 from trainyard.settings.regex import regex
 from trainyard.settings.suggestions import only_close, slips
-from trainyard.spec.diagnostic import Diagnostic
+from trainyard.spec.diagnostic import Diagnostic, Span
 from trainyard.spec.distributions import Mpi, PyTorch
 from trainyard.spec.expressions import name_bound
 from trainyard.spec.parsed import ParsedCommand
@@ -40,8 +40,8 @@ OF_RANK = regex(r"rank|master|main|primary|chief|getpid|uuid", re.IGNORECASE)
 PROCESS_GROUP = Rule("AML621", "process-group", "error").explained(
     summary="A script creates its process group in a way that cannot work on the machines of the job.",
     why="NCCL needs a GPU for each process; on machines without one, use gloo. With a rank or an address of its own "
-    "in the script, every process is the same one or waits for itself: Azure ML sets RANK, WORLD_SIZE and MASTER_ADDR. "
-    "Only calls that do not depend on a condition are looked at.",
+    "in the script, every process is the same one or waits for itself: Azure ML sets RANK, WORLD_SIZE and MASTER_ADDR, "
+    "not with `type: mpi`, and under no other name. Only what does not depend on a condition is looked at.",
     example="""\
 @command - ./src
 command: python ‸train.py
@@ -174,8 +174,8 @@ _DEEPSPEED_MODULE = "deepspeed.launcher.runner"
 LAUNCHER_FLAG = Rule("AML622", "launcher-flag", "error").explained(
     summary="A flag of torchrun, accelerate or deepspeed is misspelt, or asks for machines that the job does not have.",
     why="The launcher ends at once with an unknown flag. With more machines than there are, the processes wait for "
-    "the others until the job times out; with `--standalone`, with torchrun without `--nnodes`, or with deepspeed "
-    "without `--hostfile`, each machine trains by itself.",
+    "the others until the job times out, as with one rank for all of them; with `--standalone`, with torchrun without "
+    "`--nnodes`, or with deepspeed without `--hostfile`, each machine trains by itself.",
     example="""\
 @command
 command: torchrun ‸--‹nprocs_per_node⇒nproc_per_node› 8 train.py
@@ -210,7 +210,23 @@ def _launcher_flag(placement: Placement, context: LintContext) -> Iterator[Diagn
             elif name in _MACHINES and value.strip("${}") in _NODE_RANKS:
                 message = f"--{name} is the number of machines, and {value} is the number that one of them has"
                 yield LAUNCHER_FLAG.at(span, message, "Write $AZUREML_NODE_COUNT.")
+            elif placement.nodes is not None and placement.nodes > 1:
+                yield from _same_on_all(name, value, span, placement)
     yield from _machines_alone(placement, command)
+
+
+def _same_on_all(name: str, value: str, span: Span, placement: Placement) -> Iterator[Diagnostic]:
+    """A number or an address that each of several machines gets, or as many processes as one of them has GPUs."""
+    gpus = placement.sku.gpu_count if placement.sku is not None else 0
+    if name in ("node_rank", "machine_rank") and value.isdecimal():
+        message = f"each of the {placement.nodes} machines gets rank {value}"
+        yield LAUNCHER_FLAG.at(span, message, "Write $NODE_RANK, which Azure ML sets with `type: pytorch`.")
+    elif name in ("rdzv_endpoint", "master_addr", "main_process_ip") and value.partition(":")[0] in _OWN_MACHINE:
+        message = f"each of the {placement.nodes} machines waits for itself at {value}"
+        yield LAUNCHER_FLAG.at(span, message, "Write $MASTER_ADDR, which Azure ML sets with `type: pytorch`.")
+    elif name == "num_processes" and value.isdecimal() and int(value) == gpus:
+        message = f"--num_processes counts those of all {placement.nodes} machines, and {value} is for one of them"
+        yield LAUNCHER_FLAG.at(span, message, f"Write {gpus * (placement.nodes or 1)}.", severity="warning")
 
 
 def _machines_alone(placement: Placement, command: ParsedCommand) -> Iterator[Diagnostic]:

@@ -21,14 +21,7 @@ from trainyard.spec.rule import Rule
 
 # The fields of `expression`, with their bounds and the names that some take: NCrontab, as the service reads it.
 _MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]
-_DAYS = ["sun", "mon", "tue", "wed", "thu", "fri", "sat"]
-_CRON_FIELDS: tuple[tuple[str, int, int, list[str]], ...] = (
-    ("minute", 0, 59, []),
-    ("hour", 0, 23, []),
-    ("day", 1, 31, []),
-    ("month", 1, 12, _MONTHS),
-    ("weekday", 0, 6, _DAYS),
-)
+_CRON_FIELDS: list[tuple[str, int, int, list[str]]] = known_words("cron_fields")
 # The most days of each month.
 _LENGTHS = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 _CRON_PART = regex(r"(?:\*|([0-9a-z]+)(?:-([0-9a-z]+))?)(?:/([0-9]+))?", re.IGNORECASE)

@@ -26,11 +26,6 @@ _TYPES_OF_SAMPLING = {
 }
 _CONTINUOUS = frozenset(f"{q}{name}" for name in ("uniform", "loguniform", "normal", "lognormal") for q in ("", "q"))
 _KNOWN_TYPES = _CONTINUOUS | {"choice", "randint"}
-# The first may not exceed the second.
-_LIMITS = (
-    ("max_concurrent_trials", "max_total_trials", "concurrent trials", "trials in total"),
-    ("trial_timeout", "timeout", "seconds per trial", "seconds for the sweep"),
-)
 _SWEEP = """\
 type: sweep
 trial:
@@ -68,23 +63,19 @@ SWEEP_CONTRADICTION = Rule("AML313", "sweep-contradiction", "warning").explained
 @check("file")
 def _sweep_contradiction(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
     for sweep in file.jobs_of("sweep"):
-        yield from _check(sweep)
-
-
-def _check(sweep: Node) -> Iterator[Diagnostic]:
-    yield from _sampling(sweep)
-    yield from contradicting_limits(sweep, _LIMITS, SWEEP_CONTRADICTION)
-    yield from _policy(sweep)
-    for name, entry in sweep.entries_of("search_space").items():
-        least, most = entry.value.get("min_value"), entry.value.get("max_value")
-        low, high = number_of(least), number_of(most)
-        if least is not None and low is not None and high is not None and low >= high:
-            message = f"'{name}' has a min_value of {least.text}, not below its max_value"
-            yield SWEEP_CONTRADICTION.at(least.span, message, "Swap them, or fix the wrong one.")
-        yield from _not_exponents(name, entry.value)
-        yield from _tried_twice(name, entry.value)
-        yield from _step_too_large(name, entry.value)
-    yield from _unused(sweep)
+        yield from _sampling(sweep)
+        yield from contradicting_limits(sweep, SWEEP_CONTRADICTION)
+        yield from _policy(sweep)
+        for name, entry in sweep.entries_of("search_space").items():
+            least, most = entry.value.get("min_value"), entry.value.get("max_value")
+            low, high = number_of(least), number_of(most)
+            if least is not None and low is not None and high is not None and low >= high:
+                message = f"'{name}' has a min_value of {least.text}, not below its max_value"
+                yield SWEEP_CONTRADICTION.at(least.span, message, "Swap them, or fix the wrong one.")
+            yield from _not_exponents(name, entry.value)
+            yield from _tried_twice(name, entry.value)
+            yield from _step_too_large(name, entry.value)
+        yield from _unused(sweep)
 
 
 def draws_fractions(drawn: Node) -> bool:

@@ -20,6 +20,7 @@ from trainyard.spec.rule import Rule
 # Numbers of CPUs of the families D, E and F from their third (F: second) to their fifth version, constrained ones
 # aside: https://learn.microsoft.com/azure/virtual-machines/sizes/overview
 _CPU_SIZE = regex(r"Standard_([DEF])([0-9]+)[a-z]*_v([2-5])", re.IGNORECASE)
+_DS_V2 = regex(r"Standard_D(\d+)s_v2", re.IGNORECASE)
 _CPUS = frozenset({2, 4, 8, 16, 20, 32, 48, 64, 72, 80, 96, 104, 112, 128, 144, 160, 192})
 _GPU_SIZE = regex(r"Standard_N[CD]\d", re.IGNORECASE)
 
@@ -136,6 +137,8 @@ def _unknown(size: Value) -> Iterator[Diagnostic]:
         yield UNKNOWN_SKU.at(size.span, f"unknown VM size '{shorten(size.text)}'", hint)
     elif (meant := _names_without_separators().get(_without_separators(size.text))) is not None:
         yield UNKNOWN_SKU.at(size.span, f"unknown VM size '{size.text}'", f"Write {meant}.", replacement=meant)
+    elif (dsv2 := _DS_V2.fullmatch(size.text)) is not None:
+        yield UNKNOWN_SKU.at(size.span, f"unknown VM size '{size.text}'", f"Write Standard_DS{dsv2[1]}_v2.")
     elif (cpu_size := _CPU_SIZE.fullmatch(size.text)) is not None:
         family, cpus, generation = cpu_size[1].upper(), int(cpu_size[2]), int(cpu_size[3])
         if cpus not in _CPUS and generation >= (2 if family == "F" else 3):

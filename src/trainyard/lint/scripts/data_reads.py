@@ -8,19 +8,9 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from trainyard.lint.scripts.syntax import Syntax, constant, dotted, keyword, parse, walk
+from trainyard.resources import word_tables
 
-# Functions, by the place of the path among their arguments.
-_OF_FOLDERS = {"os.listdir": 0, "os.walk": 0, "os.scandir": 0, "shutil.copytree": 0, "os.makedirs": 0}
-_OF_FILES = {
-    **dict.fromkeys(("open", "io.open", "gzip.open", "joblib.load", "torch.load", "numpy.load", "PIL.Image.open"), 0),
-    **dict.fromkeys(("pandas.read_csv", "pandas.read_json", "pandas.read_excel", "pandas.read_pickle"), 0),
-    **dict.fromkeys(("numpy.loadtxt", "numpy.genfromtxt", "numpy.save"), 0),
-    **dict.fromkeys(("joblib.dump", "torch.save"), 1),
-}
-_FUNCTIONS: tuple[tuple[Literal["file", "folder"], dict[str, int]], ...] = (
-    ("folder", _OF_FOLDERS),
-    ("file", _OF_FILES),
-)
+_FUNCTIONS: Mapping[Literal["file", "folder"], dict[str, int]] = word_tables("lint")["opened_paths"]["words"]
 """What a function takes its argument for, and which argument that is."""
 _METHODS_OF_FOLDERS = frozenset({"iterdir", "glob", "rglob", "mkdir"})
 _METHODS_OF_FILES = frozenset({"read_text", "read_bytes", "write_text", "write_bytes", "open"})
@@ -161,7 +151,7 @@ class _Uses:
         method = call.func.attr if isinstance(call.func, ast.Attribute) else ""
         on_disk = not function.startswith(_TAKES_ADDRESSES) and not method.startswith(_TAKES_ADDRESSES)
         shown = f"{function or method}()"
-        for what, table in _FUNCTIONS:
+        for what, table in _FUNCTIONS.items():
             at = table.get(function)
             if at is not None and len(call.args) > at:
                 if self._is(call.args[at], name):
