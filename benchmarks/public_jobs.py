@@ -40,13 +40,14 @@ RUNS = ".trainyard/runs"
 INTRODUCTION = """# Public jobs, rehearsed
 
 Made by `python benchmarks/public_jobs.py CHECKOUTS DATA`: do not edit. {right} of {all} jobs of {repositories}
-repositories end as was written down for them: {completes} complete, with the files, metrics or words that the row
-names; {fails} fail by their own program, as they would on the cluster; {refused} are refused before any process starts,
-for a reason that Microsoft's client has too, or for want of what only a workspace has.
+repositories end as expected: {completes} complete, with the files, metrics or words that the row names; {fails} fail
+by their own program, as they would on the cluster, except for one that probably fails only here (see below); {refused}
+are refused before any process starts, for a reason that Microsoft's client has too, or because they need what only a
+workspace has.
 
-Of the first 79, what each must end with was written down before it ran. In the first run 73 ended so. Of the other six,
-two showed faults, which are corrected: what a shell prints in the background as it ends was lost, and a sweep whose
-trials log no metric did not say so. One needed packages of its time. Three rows had expected what neither the client
+For the first 79, the expected end was written down before the first run, in which 73 ended that way. Of the other six,
+two showed faults, which are fixed: what a shell prints in the background as it ends was lost, and a sweep whose trials
+log no metric did not report that. One needed older packages. Three rows had expected what neither the client
 nor the service does: a key that is written twice is accepted, a folder with a file's name after it is not, and one
 message has other words.
 
@@ -55,11 +56,11 @@ client and with what their scripts do. Two need an option: one the MLflow of its
 of its own repository in place of those of the workspace (`--set jobs.JOB.component=FILE`). Some of these files were
 shortened: comments, and jobs after the one that is refused.
 
-For the last 43, of 32 other repositories, what each must end with was written down before it ran, and 40 ended so. One
-of the other three showed a fault, which is corrected: an output that a component does not have is dropped by the
+For the last 43, of 32 other repositories, the expected end was written down before the first run, and 40 ended that
+way. One of the other three showed a fault, which is fixed: an output that a component does not have is dropped by the
 client, and stopped the run here. One had expected that an environment may lack an image; the client refuses it as it
-submits. The third fails here and not on the cluster: it logs a model under an absolute path, which MLflow's store of
-files does not take.
+submits. The third logs a model under an absolute path, which MLflow's store of files refuses; it is part of
+a template of Microsoft's, so the cluster probably accepts it, which was not checked. It is recorded as a failure.
 
 Of each repository, what its jobs read was fetched. Nothing in it was adapted, but: `DATA` stands for small files that
 were made up for data registered in somebody's workspace, `OLD` for a Python with packages of the file's time; scripts
