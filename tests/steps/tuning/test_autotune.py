@@ -12,9 +12,9 @@ from forked_ranks import forked_ranks
 from trainyard.render.settings import read_applied
 from trainyard.settings.written_settings import Candidate
 from trainyard.steps import compare_configs, measure_config
+from trainyard.steps.runtime.errors import MEMORY_EXIT_CODE, exit_code_of, is_out_of_memory
 from trainyard.steps.training.observing.mlflow_log import MlflowLog
 from trainyard.steps.tuning.measurement import MeasuredCandidate, Study, read_measurement, write_measurement
-from trainyard.steps.tuning.out_of_memory import is_out_of_memory
 
 ROOT = Path(__file__).parents[3]
 STUDY = Study("5eed", 16, 2, "CPU", None)
@@ -123,6 +123,7 @@ def test_if_nothing_had_enough_memory_there_is_no_winner(tmp_path: Path, capsys:
 )
 def test_whether_memory_was_exhausted_is_known_by_the_message(message: str, expected: bool) -> None:
     assert is_out_of_memory(RuntimeError(message)) is expected
+    assert (exit_code_of(RuntimeError(message)) == MEMORY_EXIT_CODE) is expected
 
 
 def test_errors_of_their_own_for_exhausted_memory_are_known() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 STOPPED_EXIT_CODE = 75
 """The exit code of a training that was asked to stop and committed a checkpoint: start the same command again.
 
@@ -24,6 +26,24 @@ _DEVICE_FAULTS = (
 )
 """In messages of CUDA's errors for which another start may help: cudaError_t in the documentation of its runtime. Not
 among them are failed assertions and illegal addresses, which are mistakes in code that happen again."""
+_OUT_OF_MEMORY = re.compile(
+    "|".join(
+        (
+            # Main memory, c10/core/impl/alloc_cpu.cpp: "DefaultCPUAllocator: can't allocate memory: you tried to …"
+            "can't allocate memory",
+            # A call of CUDA's runtime or driver (cudaErrorMemoryAllocation, CUDA_ERROR_OUT_OF_MEMORY), HIP's likewise:
+            # c10/cuda/CUDAException.cpp, "CUDA error: out of memory"; ROCm builds say HIP.
+            "(?:CUDA|HIP|CUDA driver) error: out of memory",
+            # Handles and workspaces of the libraries, at::cuda::blas::_cublasGetErrorEnum and its like:
+            # "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"
+            r"\b(?:CUBLAS|HIPBLAS|CUSPARSE|CUSOLVER|CUDNN)_STATUS_(?:INTERNAL_ERROR_DEVICE_)?ALLOC(?:ATION)?_FAILED\b",
+            # NCCL's buffers: "ncclUnhandledCudaError: … Last error: Cuda failure 2 'out of memory'", its checks.h;
+            # before NCCL 2.20 without the number.
+            r"Cuda failure (?:\d+ )?'out of memory'",
+        )
+    )
+)
+"""What torch raises as RuntimeError where memory is exhausted, though not in its own allocator of GPU memory."""
 
 
 class StepError(ValueError):
@@ -45,10 +65,17 @@ class SetupError(StepError):
 
 def exit_code_of(failure: BaseException) -> int:
     """Return the exit code of a watched worker that an unexpected exception ends."""
-    if isinstance(failure, MemoryError) or "OutOfMemoryError" in (base.__name__ for base in type(failure).__mro__):
+    if is_out_of_memory(failure):
         return MEMORY_EXIT_CODE
     is_fault = isinstance(failure, RuntimeError) and any(words in str(failure) for words in _DEVICE_FAULTS)
     return DEVICE_EXIT_CODE if is_fault else BUG_EXIT_CODE
+
+
+def is_out_of_memory(failure: BaseException) -> bool:
+    """Return whether an error says that a GPU's or the machine's memory is exhausted; torch may not be imported."""
+    if isinstance(failure, MemoryError) or "OutOfMemoryError" in (base.__name__ for base in type(failure).__mro__):
+        return True
+    return isinstance(failure, RuntimeError) and _OUT_OF_MEMORY.search(str(failure)) is not None
 
 
 def first_line(failure: BaseException) -> str:

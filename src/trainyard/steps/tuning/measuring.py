@@ -6,21 +6,28 @@ import hashlib
 import json
 import os
 import statistics
+import sys
 import tempfile
+import threading
+import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import torch
+from torch.distributed.distributed_c10d import _get_default_store
 
 from trainyard.settings.files import file_sha256
 from trainyard.settings.steps.measurements import MeasureConfig
 from trainyard.settings.steps.training import TrainDeepSpeed
 from trainyard.settings.written_settings import Candidate, read_candidate
-from trainyard.steps.runtime.errors import STOPPED_EXIT_CODE, StepError
+from trainyard.steps.runtime.errors import STOPPED_EXIT_CODE, StepError, is_out_of_memory
 from trainyard.steps.runtime.files import require_writable
 from trainyard.steps.runtime.flags import GivenSettings
+from trainyard.steps.runtime.meeting import PrefixStore
 from trainyard.steps.runtime.world import World
 from trainyard.steps.training.engines.deepspeed_config import read_config_file
 from trainyard.steps.training.engines.deepspeed_engine import DeepSpeedEngine
@@ -31,7 +38,11 @@ from trainyard.steps.training.run_training import build_training, ranks_met, war
 from trainyard.steps.training.samples.plan import AgreedStep
 from trainyard.steps.training.stopping import StopRequest
 from trainyard.steps.tuning.measurement import MeasuredCandidate, Study, write_measurement
-from trainyard.steps.tuning.out_of_memory import OutOfMemoryWatch
+
+_KEY, _REPORTED, _LEFT = "out_of_memory", "reported", "left"
+_LOOK_EVERY_SECONDS = 0.5
+_WAIT_FOR_OTHERS_SECONDS = 60.0
+"""Longer than MLflow's log may take to close."""
 
 
 def measure_candidate(given: GivenSettings[MeasureConfig]) -> int:
@@ -155,3 +166,53 @@ def _study(settings: MeasureConfig, request: CheckedRequest, world: World) -> St
     digest = hashlib.sha256(json.dumps(common, sort_keys=True, default=str).encode()).hexdigest()[:16]
     memory = None if gpu is None else gpu.total_memory
     return Study(digest, settings.global_batch_size, world.size, device, memory)
+
+
+class OutOfMemoryWatch:
+    """A context in which running out of memory ends every rank with exit code 0, after `leave` with that rank's number.
+
+    The others may be waiting in an exchange that nothing interrupts, so a thread of each looks in the store.
+    """
+
+    def __init__(self, world: World, leave: Callable[[int], None]) -> None:
+        self._rank, self._size, self._leave = world.rank, world.size, leave
+        default_store: Any = _get_default_store()  # torch's type of stores lacks `clone`
+        self._store = PrefixStore("memory", default_store.clone())
+        self._closed, self._ending = threading.Event(), threading.Lock()
+
+    def __enter__(self) -> None:
+        threading.Thread(target=self._look, name="memory-watch", daemon=True).start()
+
+    def __exit__(self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None) -> None:
+        self._closed.set()
+        if error is None:
+            return
+        if is_out_of_memory(error):
+            self._store.set(_KEY, str(self._rank))
+        # Whatever else went wrong may follow from a rank that has left.
+        self._end_if_announced()
+
+    def _look(self) -> None:
+        while not self._closed.wait(_LOOK_EVERY_SECONDS):
+            self._end_if_announced()
+
+    def _end_if_announced(self) -> None:
+        if not self._store.check([_KEY]):
+            return
+        self._ending.acquire()  # never released: two threads may come here, and one ends the process
+        self._leave(int(self._store.get(_KEY)))
+        # Rank 0 hosts the store, and reports before a connection of its own breaks: it is the last to leave.
+        if self._rank == 0:
+            self._store.set(_REPORTED, "yes")
+            self._wait_for(lambda: self._store.add(_LEFT, 0) == self._size - 1)
+        else:
+            self._wait_for(lambda: self._store.check([_REPORTED]))
+            self._store.add(_LEFT, 1)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
+
+    def _wait_for(self, is_done: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + _WAIT_FOR_OTHERS_SECONDS
+        while not is_done() and time.monotonic() < deadline:
+            time.sleep(0.1)
