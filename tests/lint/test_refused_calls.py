@@ -21,6 +21,7 @@ ARGUMENTS = [
     ('eval_strategy="epoch", save_strategy="epoch", load_best_model_at_end=True', ""),
     ('eval_strategy="steps", eval_steps=50, save_steps=100, load_best_model_at_end=True', ""),
     ('eval_strategy="steps", logging_steps=100, save_steps=200, load_best_model_at_end=True', ""),
+    ('eval_strategy="steps", eval_steps=0, save_steps=500, load_best_model_at_end=True', ""),
     ('save_strategy="best", eval_strategy="epoch", load_best_model_at_end=True', ""),
     ('**{"eval_strategy": "steps"}, load_best_model_at_end=True', ""),
     ("eval_strategy=str('steps'), load_best_model_at_end=True", ""),

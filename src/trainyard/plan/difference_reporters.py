@@ -125,8 +125,8 @@ def _sections(found: PlanDifference) -> list[tuple[str, Sequence[FigureChange]]]
 
 
 def _jobs(found: PlanDifference) -> list[tuple[JobPlan | UnplannedJob, str]]:
-    told = (("new", found.added), ("removed", found.removed))
-    return [(job, f"{what}: {_summary(job)}") for what, jobs in told for job in jobs]
+    changes = (("new", found.added), ("removed", found.removed))
+    return [(job, f"{what}: {_summary(job)}") for what, jobs in changes for job in jobs]
 
 
 def _summary(job: JobPlan | UnplannedJob) -> str:

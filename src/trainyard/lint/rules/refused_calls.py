@@ -62,7 +62,7 @@ def _refused_calls(command: ParsedCommand, context: LintContext) -> Iterator[Dia
 
 
 def _read(value: Word | None) -> object:
-    """What the text after a flag becomes: a number, true (also where there is none) or false, or a text."""
+    """What the text after a flag becomes: a number, true (also where there is none) or false, or a string."""
     text = value.text if value is not None and not value.text.startswith("--") else "true"
     if "${{" in text or text.isdecimal():
         return int(text) if text.isdecimal() else None
@@ -96,7 +96,7 @@ def _contradictions(given: Mapping[str, object]) -> Iterator[tuple[str, str]]:
         yield "fp16 and bf16 are both true, and a training has one precision", "Leave out one of them."
     evaluated = given.get("eval_strategy", given.get("evaluation_strategy", "no"))
     saved, every = given.get("save_strategy", "steps"), given.get("save_steps", 500)
-    evaluated_every = given.get("eval_steps", given.get("logging_steps", 500))
+    evaluated_every = given.get("eval_steps", given.get("logging_steps", 500)) or None
     if given.get("load_best_model_at_end") is not True or None in (evaluated, saved) or saved == "best":
         return
     if evaluated != saved:
