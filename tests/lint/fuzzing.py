@@ -126,7 +126,7 @@ def _check(file: Path, content: bytes, *, thoroughly: bool) -> None:
 
 
 class TookTooLong(BaseException):
-    """A file that the linter did not connect to an end with; the traceback says where it was."""
+    """A file that the linter did not finish; the traceback says where it was."""
 
 
 @contextlib.contextmanager

@@ -217,7 +217,7 @@ def test_a_master_or_ranks_that_never_come_are_named(
     assert result.returncode == 1
     line = result.stderr.splitlines()[-1]
     assert f"127.0.0.1:{port} (MASTER_ADDR:MASTER_PORT) within 3 seconds (--process-group-timeout-seconds)" in line
-    who = r"rank 1 of 2 did not come to" if rank == 0 else r"rank 1 of 2 on \S+ \(127.0.0.1\) cannot reach rank 0 at"
+    who = r"rank 1 of 2 did not connect to" if rank == 0 else r"rank 1 of 2 on \S+ \(127.0.0.1\) cannot reach rank 0 at"
     assert re.match(f"trainyard.steps.train_ddp: error: {who} ", line)
     assert "Traceback" not in result.stderr
 
