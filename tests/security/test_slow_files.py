@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from trainyard.lint import linter
+from trainyard.resources import word_tables
 from trainyard.spec.shell_words import python_calls
 
 CommandLine = Callable[..., Any]
@@ -124,13 +125,11 @@ READERS = ("compile", "search", "match", "fullmatch", "findall", "sub")
 
 
 def _patterns() -> dict[str, tuple[re.Pattern[str], str]]:
-    """Every regular expression that is written out in the author's side, and the method that it is used with."""
+    """Every regular expression of the author's side, its tables included, and the method that it is used with."""
     found: dict[str, tuple[re.Pattern[str], str]] = {}
     folders = ("render", "cli", "editor", "lint", "plan", "report", "spec")
     for file in (file for folder in folders for file in sorted((SOURCE / folder).rglob("*.py"))):
         text = file.read_text()
-        if "import re\n" not in text:
-            continue
         tree = ast.parse(text)
         names = {
             (node.value.lineno, node.value.col_offset): node.targets[0].id
@@ -138,10 +137,11 @@ def _patterns() -> dict[str, tuple[re.Pattern[str], str]]:
             if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
         }
         for node in ast.walk(tree):
-            if not (isinstance(node, ast.Call) and node.args and isinstance(node.func, ast.Attribute)):
+            if not (isinstance(node, ast.Call) and node.args):
                 continue
-            function = node.func.attr
-            if function not in READERS or ast.unparse(node.func.value) != "re":
+            # `regex` is `re.compile` at the first use.
+            module, _, function = ast.unparse(node.func).replace("regex", "re.compile").rpartition(".")
+            if function not in READERS or module != "re":
                 continue
             try:
                 pattern = ast.literal_eval(node.args[0])
@@ -158,6 +158,10 @@ def _patterns() -> dict[str, tuple[re.Pattern[str], str]]:
                     used = set(re.findall(rf"\b{name}\.(\w+)\(", text))
                 method = "search" if used - {"match", "fullmatch"} or not used else min(used)
                 found[f"{file.relative_to(SOURCE)}:{node.lineno}"] = re.compile(pattern, flags), method
+    for _, pattern, what in word_tables("spec")["secrets"]["words"]:
+        found[f"secrets: {what}: {pattern[:20]}"] = re.compile(pattern), "search"
+    for pattern, what, _ in word_tables("lint")["refused_calls"]["words"]:
+        found[f"refused calls: {what}"] = re.compile(pattern), "fullmatch"
     return found
 
 

@@ -43,7 +43,7 @@ FILE_NAMES = (".trainyard.toml", "pyproject.toml")
 SEVERITIES = ("error", "warning", "info", "off")
 FAIL_ON = ("error", "warning")
 # What a TOML file begins a line with that has a table for Trainyard; most need not be parsed.
-_TABLE = regex(r"""(?m)^\s*\[?\s*["']?tool["']?\s*(?:\]|(?:\.|=.*)\s*["']?trainyard)""")
+_TABLE = regex(r"""(?m)^[ \t]*(?:\[[ \t]*)?["']?tool["']?[ \t]*(?:\]|\.[ \t]*["']?trainyard|=.*trainyard)""")
 # A file that cannot be read was not checked, whatever was selected.
 _NOT_CHECKED = ("AML001", "AML002", "AML003", "AML004", "AML005", "AML006", "AML013")
 _KEYS = ("severity", "exclude", "computes", "baseline", "pedantic", "fail_on", "select", "ignore")

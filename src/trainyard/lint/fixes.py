@@ -114,7 +114,7 @@ class _Round:
         return self._add(more[middle:], self._add(more[:middle], chosen))
 
     def _is_good(self, fixes: Sequence[Diagnostic]) -> bool:
-        """Return whether all of these can be written, fix their findings, and are no errors themselves."""
+        """Return whether all of these can be written, fix their findings, and are not errors themselves."""
         done, texts = self._write_in(fixes)
         if len(done) < len(fixes) or not all(_parses(file, text) for file, text in texts.items()):
             return False

@@ -22,7 +22,7 @@ class RunOptions:
     """How to run: the options of `trainyard run`.
 
     `grace_seconds` is the time between SIGTERM and SIGKILL, `notice_seconds` that of a preemption: Azure gives 30.
-    With `reuse_imports` a change of code that a job does not import is no reason to run it again.
+    With `reuse_imports` a change of code that a job does not import does not run it again.
     `devices` has a file for each GPU; with `without_gpus` the CPU stands in for GPUs in the jobs' PyTorch.
     """
 

@@ -42,7 +42,7 @@ def edits_of(project: Project, file: Path) -> list[EditedLines]:
 def _edits(rendered: RenderedFile, text: str) -> Iterator[EditedLines]:
     old, new = rendered.text.split("\n"), text.replace("\r\n", "\n").split("\n")
     header = slice(header_line(rendered.path) - 1, header_line(rendered.path))
-    new[header] = old[header]  # of another version or command, which is no edit
+    new[header] = old[header]  # of another version or command, which is not an edit
     matcher = difflib.SequenceMatcher(None, old, new, autojunk=False)
     for kind, old_start, old_end, start, end in matcher.get_opcodes():
         if kind == "equal":

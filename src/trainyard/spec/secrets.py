@@ -1,4 +1,4 @@
-"""Secrets in texts: how lint knows them, and how they are left out of what is printed."""
+"""Secrets in text: how lint knows them, and how they are left out of what is printed."""
 
 from __future__ import annotations
 

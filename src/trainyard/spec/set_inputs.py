@@ -1,6 +1,6 @@
 """`--set inputs.X=V` and `--set jobs.J.inputs.X=V`: values in place of those that a pipeline's YAML has.
 
-A setting of a training that is no input becomes one of the job's overrides.
+A training's setting that is not an input becomes one of the job's overrides.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ _SUBSTITUTION = regex(r"[$<>]\(|`|\$[A-Za-z_{](?!\{)")
 _QUOTE_OR_ESCAPE = regex(r"[\\'\"]")
 _GROUP = regex(r"[$<>(]\(|`")
 _IN_GROUP = regex(r"\\|'|\"|`|\$\(|[()]")
-# What stands before a command as a word of its own, and is no program.
+# What stands before a command as a word of its own, and is not a program.
 _BEFORE_COMMANDS = frozenset({"if", "then", "elif", "else", "while", "until", "do", "{", "!", "time"})
 _SHELLS = frozenset({"bash", "sh", "/bin/bash", "/bin/sh", "zsh"})
 _RUNS_TEXT = regex(r"-[a-z]*c")

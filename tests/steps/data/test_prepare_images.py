@@ -337,7 +337,7 @@ def test_folders_without_images(capsys: pytest.CaptureFixture[str], tmp_path: Pa
     assert prepare(tmp_path / "out", *flags) == 0
     assert [line for line in capsys.readouterr().out.splitlines() if line.startswith("warning")] == [
         "warning: skipped 1 file, hidden or not images: dog/notes.txt",
-        f"warning: {pets} has folders without images, which are no classes: bird",
+        f"warning: {pets} has folders without images, which are not classes: bird",
         "warning: 1 of 2 classes have fewer than 5 images for training: cat (3)",
     ]
     assert read_manifest(tmp_path / "out").classes == ("cat", "dog")

@@ -38,7 +38,7 @@ _DESCRIBED_TO_ORDER = regex(
     re.IGNORECASE,
 )
 _OF_A_JOB = regex(r"\$\{\{\s*parent\.jobs\.")
-# So many unused inputs are no slip.
+# This many unused inputs are not a slip.
 _MANY = 3
 # Programs that show something and make nothing.
 _STUBS = frozenset({"echo", "printf", "ls", "pwd", "env", "printenv", "date", "sleep", "true", "whoami", "hostname"})

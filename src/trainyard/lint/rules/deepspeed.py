@@ -103,7 +103,7 @@ DEEPSPEED_CONFIG_NOT_JSON = Rule("AML702", "deepspeed-config-not-json", "error",
     + '=== src/ds.json\n{\n  "train_batch_size": 64‹,⇒›\n‸}\n',
 )
 _READS_JSON = regex(
-    r"(?:transformers|accelerate|trl)\.(?:\w+\.)*\w*(?:Trainer|TrainingArguments|HfArgumentParser|Accelerator|"
+    r"(?:transformers|accelerate|trl)\.[\w.]*(?:Trainer|TrainingArguments|HfArgumentParser|Accelerator|"
     r"DeepSpeedPlugin|HfDeepSpeedConfig)|(?:lightning|pytorch_lightning)\..*DeepSpeedStrategy"
 )
 
@@ -113,7 +113,7 @@ def _is_read_as_json(placement: Placement, context: LintContext) -> bool:
     command = context.command_of(placement.component)
     scripts = [syntax for _, _, syntax in context.scripts_of(command)] if command is not None else []
     called = {dotted(call.func, syntax.imported) for syntax in scripts for call in syntax.calls}
-    is_of_library = "deepspeed.initialize" not in called and any(map(_READS_JSON.fullmatch, called))
+    is_of_library = "deepspeed.initialize" not in called and any(_READS_JSON.fullmatch(name) for name in called)
     return placement.use.step_settings is not None or is_of_library
 
 

@@ -283,7 +283,7 @@ command: >-
 )
 _CONTINUED = regex(r"\\\n[ \t]*\Z")
 _FLAG_BELOW = regex(r"\n(?:[ \t]*#[^\n]*\n)*[ \t]*(?:\$\[\[[ \t]*)?(--?[A-Za-z][\w-]*)")
-# What begins a line that is no prose.
+# What begins a line that is not prose.
 _CODE = regex(r"--?[A-Za-z]\S*|\$\S+|&&|\|\||[|;]|(?:python3?|torchrun|accelerate|deepspeed|pip|bash|sh|cd)(?=\s)")
 
 

@@ -12,7 +12,7 @@ from trainyard.spec.file_kinds import COMPUTE_TYPES, KIND_NAMES, Kind, kind_by_s
 from trainyard.spec.rule import Rule
 from trainyard.spec.rules import YAML_TRAP
 
-_OCTAL = regex(r"[-+]?0(?!0*\Z)[0-7_]+")  # 00 is no other number
+_OCTAL = regex(r"[-+]?0(?!0*\Z)[0-7_]+")  # 00 is 0 in any base
 _SEXAGESIMAL = regex(r"[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?")
 # YAML 1.1's timestamps, as PyYAML finds them.
 _DATE = regex(r"[0-9]{4}-(?:[0-9]{2}-[0-9]{2}|[0-9]{1,2}-[0-9]{1,2}(?:[Tt]|[ \t]+)[0-9]{1,2}:[0-9]{2}:[0-9]{2}.*)")

@@ -58,7 +58,7 @@ def _destinations(calls: Iterable[ast.Call]) -> Iterator[tuple[str, str]]:
 
 
 def destination(call: ast.Call) -> str | None:
-    """Return the attribute that argparse gives the value of an `add_argument`; None if its names are no literals."""
+    """Return the attribute that argparse gives the value of an `add_argument`; None if its names are not literals."""
     given, names = constant(keyword(call, "dest")), [constant(argument) for argument in call.args]
     if isinstance(given, str) or not names or not all(isinstance(name, str) for name in names):
         return given if isinstance(given, str) else None
@@ -170,7 +170,7 @@ class _Uses:
 
 
 def _only_values(syntax: Syntax) -> dict[str, ast.expr]:
-    """The value of each variable that is assigned once, and is no loop's nor a parameter."""
+    """The value of each variable that is assigned once, and is neither a loop's nor a parameter."""
     targets = [*(loop.target for loop in syntax.of(ast.For)), *(each.target for each in syntax.of(ast.comprehension))]
     of_loops = {name.id for target in targets for name in walk(target) if isinstance(name, ast.Name)}
     parameters = {node.arg for node in syntax.of(ast.arg)}

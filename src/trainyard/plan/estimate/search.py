@@ -22,7 +22,7 @@ HEADROOM = 0.12
 
 MOST_FOUND = 5
 TIE = 0.02
-"""Rates, or prices, that are no further apart are a tie: far less than the estimate's own error."""
+"""Rates, or prices, that differ by at most this share are a tie: far less than the estimate's own error."""
 
 _MOST_CHANGES = 4
 _MICRO_BATCHES = (256, 128, 64, 32, 16, 8, 4, 2, 1)

@@ -25,7 +25,7 @@ class HostGroup:
         self.nodes = nodes
         self._first_of = {each: node[0] for node in nodes for each in node}
         self._of_node = of_node or _own_of(nodes, rank, timeout)
-        # Those that are no first of a node have a group of themselves: all ranks are then in equally many groups.
+        # Those that are not the first of a node have a group of their own: all ranks are then in equally many groups.
         firsts = [[node[0] for node in nodes], *([each] for node in nodes for each in node[1:])]
         self._of_firsts = _own_of(firsts, rank, timeout) if len(nodes) > 1 else None
 

@@ -79,7 +79,7 @@ def whole_tensor(key: str, tensor: torch.Tensor) -> Fragment:
 def named_once(model: torch.nn.Module) -> tuple[dict[str, torch.nn.Parameter], dict[str, torch.Tensor]]:
     """Return the model's parameters, and the buffers that are saved with it, each under the first of its names.
 
-    What a state dict has beneath a parameter's name is no buffer: bitsandbytes puts a copy of the scales of 4-bit
+    What a state dict has beneath a parameter's name is not a buffer: bitsandbytes puts a copy of the scales of 4-bit
     weights there, which are frozen, and would be in every checkpoint.
     """
     parameters = dict(model.named_parameters())

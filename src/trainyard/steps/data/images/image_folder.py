@@ -136,7 +136,7 @@ def _list_part(folder: Path) -> LabelledFiles:
     if not listed:
         raise StepError(f"{folder} holds no images in its folders {first_names(empty)}: expected {' '.join(_SUFFIXES)}")
     if empty:
-        print(f"warning: {folder} has folders without images, which are no classes: {first_names(empty)}", flush=True)
+        print(f"warning: {folder} has folders without images, which are not classes: {first_names(empty)}", flush=True)
     return listed
 
 

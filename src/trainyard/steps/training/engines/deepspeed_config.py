@@ -86,7 +86,7 @@ def read_deepspeed_config(settings: TrainDeepSpeed, batch: BatchArithmetic) -> d
     for path, value in leaves_of(config):
         if value == AUTO or path not in required:
             continue
-        # A string that is no number was refused where the configuration gave the settings.
+        # An invalid number was reported where the configuration was compared with the settings.
         is_text_of_number = isinstance(value, str) and isinstance(required[path][0], float)
         if not is_same(float(value) if is_text_of_number else value, required[path][0]):
             raise StepError(f"{file}: {contradiction(path, value, *required[path])}")
