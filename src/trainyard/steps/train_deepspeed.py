@@ -24,10 +24,11 @@ def main(given: GivenSettings[TrainDeepSpeed]) -> int:
     """Train with the DeepSpeed engine, and with the settings that its configuration gives."""
     stop_request = StopRequest.of(given.step)  # first, since the next imports take seconds, for torch
     given = with_configured_settings(given, read_rank_variables(os.environ).world_size)
-    from trainyard.steps.training.engines.deepspeed_engine import DeepSpeedEngine
+    from trainyard.steps.training.engines.deepspeed_engine import DeepSpeedEngine, environment_restored
     from trainyard.steps.training.run_training import run_training
 
-    return run_training(given, "train_deepspeed", DeepSpeedEngine, stop_request)
+    with environment_restored():
+        return run_training(given, "train_deepspeed", DeepSpeedEngine, stop_request)
 
 
 if __name__ == "__main__":

@@ -15,12 +15,15 @@ from base_models import make_llama
 from forked_ranks import forked_ranks
 from rank_processes import training_arguments
 from safetensors.torch import load_file, save_file
+from tiny_task import TinyTask
 from torch.nn import functional
 
+from trainyard.settings.steps.training import TrainDDP
 from trainyard.steps import evaluate, export_model, train_ddp, train_deepspeed, train_fsdp, train_lightning
 from trainyard.steps.data.dataset.manifest import read_manifest
 from trainyard.steps.data.dataset.reader import SplitReader
 from trainyard.steps.data.sample_order import SampleOrder
+from trainyard.steps.training.adapters import new_model
 from trainyard.steps.training.checkpoints.checkpoint_to_resume import checkpoint_folders
 from trainyard.steps.training.checkpoints.state_files import pieces_in
 
@@ -244,6 +247,24 @@ def test_qlora_needs_a_gpu_and_an_engine_with_whole_weights(
     assert "--tuning qlora computes with weights of 4 bits, which needs a GPU; choose lora" in capsys.readouterr().err
     assert train_fsdp.main(arguments(text, base, tmp_path, "--tuning", "qlora")) == 1
     assert "--tuning qlora does not work with FSDP" in capsys.readouterr().err
+
+
+def test_adapters_of_layers_that_compute_in_bf16_are_fp32(digits: Path, tmp_path: Path) -> None:
+    """peft makes them in the type that layers of 4 bits name; steps of a millionth of a weight would be lost in it."""
+
+    class ComputesInBf16(torch.nn.Linear):
+        compute_dtype = torch.bfloat16
+
+    class OfSuchLayers(TinyTask):
+        def new_model(self) -> torch.nn.Module:
+            return torch.nn.Sequential(ComputesInBf16(4, 4))
+
+    folders = dict.fromkeys(("model", "checkpoints", "metrics"), tmp_path)
+    settings = TrainDDP(data=digits, **folders, tuning="lora", lora_targets="0")
+    model = new_model(OfSuchLayers(read_manifest(digits), OfSuchLayers.Settings()), settings)
+    adapters = {name: parameter.dtype for name, parameter in model.named_parameters() if parameter.requires_grad}
+    assert len(adapters) == 2
+    assert set(adapters.values()) == {torch.float32}
 
 
 def test_deepspeed_refuses_adapters(text: Path, base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

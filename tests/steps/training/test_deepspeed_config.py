@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from forked_ranks import forked_ranks
-from rank_processes import training_arguments
+from rank_processes import clean_environment, training_arguments
 
 from trainyard.settings.batch_arithmetic import divide_batch
 from trainyard.settings.deepspeed_configuration import configured_settings
@@ -169,6 +171,17 @@ def test_a_configuration_gives_the_settings_that_the_step_is_not_given(digits: P
     assert found["global_batch_size"] == ["8", place, "gradient_accumulation_steps"]
     assert found["weight_decay"] == ["0.1", "--weight-decay"]
     assert "trained 3 steps" in log
+
+
+def test_stage_3_trains_without_a_launcher(digits: Path, tmp_path: Path) -> None:
+    """DeepSpeed reads LOCAL_RANK in its first forward pass, long after it was given the model."""
+    file = tmp_path / "zero.json"
+    file.write_text('{"zero_optimization": {"stage": 3}}')
+    arguments = [*training_arguments(digits, tmp_path), "--deepspeed-config", file, "--max-steps", 2]
+    command = [sys.executable, "-m", "trainyard.steps.train_deepspeed", *map(str, arguments)]
+    done = subprocess.run(command, env=clean_environment(), capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "trained 2 steps" in done.stdout
 
 
 def test_what_an_optimizer_leaves_out_is_deepspeeds_default_and_auto_is_the_steps() -> None:

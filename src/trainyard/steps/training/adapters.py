@@ -89,6 +89,10 @@ def new_model(task: Task, settings: Training) -> torch.nn.Module:
             inject_adapter_in_model(config, model, _NAME)
     except ValueError as failure:
         raise StepError(f"--lora-targets {settings.lora_targets}: {first_line(failure)}") from None
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            # peft makes the adapters of 4-bit layers in the type these compute in, too coarse for small steps.
+            parameter.data = parameter.data.float()
     if settings.merge_adapters:
         _require_own_weights(model)
     return model

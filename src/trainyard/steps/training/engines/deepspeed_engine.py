@@ -82,8 +82,7 @@ class DeepSpeedEngine(Engine):
         self._clip_norm = settings.gradient_clip_norm
         config = read_deepspeed_config(settings, parts.batch)
         self._stage: int = config["zero_optimization"]["stage"]
-        with _deepspeed_among(self.world) as deepspeed:
-            self._start(deepspeed, config)
+        self._start(_deepspeed_among(self.world), config)
         self._parameters, self._buffers = named_once(self._module)
         self.forwards_in_lockstep = self._stage == 3
         # From stage 1 on DeepSpeed keeps fp16's scale.
@@ -213,27 +212,29 @@ def refuse_frozen(model: torch.nn.Module) -> None:
 
 
 @contextmanager
-def _deepspeed_among(world: World) -> Iterator[Any]:
-    """A context with DeepSpeed's package, in which it can be handed a model: it uses the existing process group.
-
-    The process's environment is as before afterwards, or a step that follows in it would wonder about its launcher.
-    """
-    deepspeed = import_deepspeed()
+def environment_restored() -> Iterator[None]:
+    """A context for a training with DeepSpeed: a step that follows in its process would wonder about the launcher."""
     before = {name: os.environ.get(name) for name in _READ_BY_DEEPSPEED}
-    # DeepSpeed reads it, even in a single process, and takes it for the number of the GPU.
-    os.environ["LOCAL_RANK"] = str(world.local_rank if world.device.index is None else world.device.index)
-    # It insists that this one, if set, is the same; with a spawner under mpirun it is that of the spawner.
-    os.environ.pop("OMPI_COMM_WORLD_LOCAL_RANK", None)
     try:
-        backend = deepspeed.get_accelerator().communication_backend_name()
-        deepspeed.init_distributed(dist_backend=backend, dist_init_required=False)
-        yield deepspeed
+        yield
     finally:
         for name, value in before.items():
             if value is None:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+
+
+def _deepspeed_among(world: World) -> Any:
+    """Return DeepSpeed's package, which uses the existing process group and can be handed a model."""
+    deepspeed = import_deepspeed()
+    # DeepSpeed reads it, in stage 3 while training too and in a single process, and takes it for the number of the GPU.
+    os.environ["LOCAL_RANK"] = str(world.local_rank if world.device.index is None else world.device.index)
+    # It insists that this one, if set, is the same; with a spawner under mpirun it is that of the spawner.
+    os.environ.pop("OMPI_COMM_WORLD_LOCAL_RANK", None)
+    backend = deepspeed.get_accelerator().communication_backend_name()
+    deepspeed.init_distributed(dist_backend=backend, dist_init_required=False)
+    return deepspeed
 
 
 def _sized(config: dict[str, Any], elements: int) -> dict[str, Any]:
