@@ -124,7 +124,9 @@ def test_a_model_with_tied_layers_learns_the_same_when_sharded(digits: Path, tmp
 
 def test_ddp_trains_a_model_with_an_unused_parameter(digits: Path, tmp_path: Path) -> None:
     for task in ("TinyTask", "PartlyUsed"):
-        assert train("train_ddp", digits, tmp_path / task, f"tiny_task:{task}", "--max-steps", 5) == 0
+        arguments = training_arguments(digits, tmp_path / task, f"tiny_task:{task}", "--max-steps", 5)
+        exit_codes, logs = forked_ranks().run("train_ddp", arguments, 2)
+        assert exit_codes == [0, 0], logs
     used, all_of_it = (
         load_file(tmp_path / task / "model" / "model.safetensors") for task in ("TinyTask", "PartlyUsed")
     )
@@ -132,12 +134,18 @@ def test_ddp_trains_a_model_with_an_unused_parameter(digits: Path, tmp_path: Pat
     assert all(torch.equal(all_of_it[name], used[name]) for name in used)
 
 
-def test_ddp_explains_the_error_about_a_parameter_used_only_at_first(
-    digits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert train("train_ddp", digits, tmp_path, "tiny_task:UsedAtFirst", "--max-steps", 5) == 1
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "error: some parameters did not contribute to the loss of the last step" in line
+def test_ddp_explains_the_error_about_a_parameter_used_only_at_first(digits: Path, tmp_path: Path) -> None:
+    arguments = training_arguments(digits, tmp_path, "tiny_task:UsedAtFirst", "--max-steps", 5)
+    exit_codes, logs = forked_ranks().run("train_ddp", arguments, 2)
+    assert exit_codes == [1, 1]
+    assert all("error: some parameters did not contribute to the loss of the last step" in log for log in logs)
+
+
+def test_one_process_exchanges_no_gradients(digits: Path, tmp_path: Path) -> None:
+    """So it has no buckets for them, of four bytes a parameter, and none of DDP's conditions."""
+    arguments = training_arguments(digits, tmp_path, "tiny_task:UsedAtFirst", "--max-steps", 5)
+    exit_codes, (log,) = forked_ranks().run("train_ddp", arguments, 1)
+    assert exit_codes == [0], log
 
 
 def test_a_model_that_computes_while_it_is_built_is_emptied_too() -> None:

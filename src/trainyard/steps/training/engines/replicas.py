@@ -121,12 +121,14 @@ class DDPEngine(ReplicaEngine):
         warnings.filterwarnings("ignore", message="Grad strides do not match bucket view strides")
         settings = parts.settings
         self._sums_in_bf16 = isinstance(settings, TrainDDP) and settings.reduce_precision == "bf16"
-        self.model = self._ddp = self._wrapped()
+        self._ddp: DistributedDataParallel | None = None
+        if self.world.size > 1:  # alone, DDP's buckets would keep the gradient between steps, and divide it by 1
+            self.model = self._ddp = self._wrapped()
 
     @contextmanager
     def micro_batch(self, *, is_last: bool) -> Iterator[None]:
         """No exchange of gradients before the step's last micro-batch."""
-        with nullcontext() if is_last else self._ddp.no_sync():
+        with nullcontext() if is_last or self._ddp is None else self._ddp.no_sync():
             try:
                 yield
             except RuntimeError as failure:
@@ -145,6 +147,8 @@ class DDPEngine(ReplicaEngine):
         added. Chosen before the first step of every attempt, they make a resumed training add in the same order as an
         uninterrupted one.
         """
+        if self._ddp is None:
+            return
         with self._ddp.no_sync():
             are_unused = self.find_unused_parameters(loss)
         if are_unused:
