@@ -23,6 +23,8 @@ from trainyard.plan.estimate.step_time import samples_per_second_per_gpu, step_t
 from trainyard.plan.estimate.training import Adapters, TrainingShape, machines_of_gpu
 
 _CSV_FILE = Path(__file__).with_suffix(".csv")
+MEASURED, OWN_ROUND = "../benchmarks/results/measured_trainings.json", 7
+"""Of Trainyard's own loop, by benchmarks/measured_trainings.py."""
 _HELD_OUT_FILE = _CSV_FILE.with_name("held_out_trainings.csv")
 
 

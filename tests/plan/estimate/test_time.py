@@ -16,6 +16,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from published_trainings import (
     FIXED_MEMORY_ROUND,
     FIXED_ROUND,
+    OWN_ROUND,
     held_out_trainings,
     median_time_error,
     published_trainings,
@@ -113,28 +114,31 @@ def test_the_last_rounds_were_predicted_by_the_formulas_of_today() -> None:
 def test_trainings_held_out_are_predicted() -> None:
     """The bars: half within 15 %, three quarters within 25 %, and no kind of 15 rows with a median above 25 %.
 
-    Small micro-batches miss the last, rows that were predicted first just miss the second, and the page says so.
+    Small micro-batches miss the last, and all rows the second by a hair; the page says so.
     """
     page = " ".join((DOCS / "estimates.md").read_text(encoding="utf-8").split())
     timed = [row for row in held_out_trainings() if row.rate is not None]
     errors = {kind: [abs(row.time_error(first=False)) for row in timed if row.kind == kind] for kind in KINDS}
     missed = [kind for kind, some in errors.items() if len(some) >= 15 and statistics.median(some) > 0.25]
     assert missed == ["small micro-batches"]
-    assert "they do not hold of all kinds: small micro-batches miss them" in page
-    first = [abs(row.time_error(first=True)) for row in timed if row.round >= FIXED_ROUND]
+    assert "The bars do not hold of all kinds either: small micro-batches miss them" in page
+    unseen = [row for row in timed if row.round >= FIXED_ROUND]
+    first = [abs(row.time_error(first=True)) for row in unseen]
     assert len(first) >= 90
-    for some, least in (([error for each in errors.values() for error in each], 0.75), (first, 0.74)):
+    published = [abs(row.time_error(first=True)) for row in unseen if row.round != OWN_ROUND]
+    for some in ([error for each in errors.values() for error in each], published):
         assert statistics.median(some) <= 0.15
-        assert statistics.fmean(error <= 0.25 for error in some) >= least
-    assert statistics.fmean(error <= 0.25 for error in first) < 0.75
-    assert "predicted first just miss them, 14.1% and 74%" in page
+        assert 0.74 <= statistics.fmean(error <= 0.25 for error in some) < 0.75
+    assert statistics.median(first) > 0.15
+    assert "predicted today have 12.4% and 74.9%: the share just misses" in page
+    assert "first miss both, 17.2% and 68%: trainings that others published, rounds 3 to 6, with 14.1% and 74%" in page
 
 
 def test_the_page_says_which_kinds_miss_the_bars_of_memory() -> None:
     """The bars of first predictions: a median of 10 %, and seven of ten within 15 %."""
     errors: dict[str, list[float]] = {"all": []}
     for row in held_out_trainings():
-        error = row.memory_error(first=True) if row.round == FIXED_MEMORY_ROUND else None
+        error = row.memory_error(first=True) if row.round >= FIXED_MEMORY_ROUND else None
         if error is not None:
             errors["all"].append(abs(error))
             errors.setdefault(row.kind, []).append(abs(error))
@@ -143,9 +147,9 @@ def test_the_page_says_which_kinds_miss_the_bars_of_memory() -> None:
         for name, some in errors.items()
         if statistics.median(some) > 0.1 or statistics.fmean(each <= 0.15 for each in some) < 0.7
     ]
-    assert missed == ["all", "other language models"]
+    assert missed == ["all", "small micro-batches", "other language models", "adapters"]
     page = " ".join((DOCS / "estimates.md").read_text(encoding="utf-8").split())
-    assert "just misses the bars, a median of 10 % and 70 % within 15 %: 10.8% and 65%" in page
+    assert "just miss the bars, a median of 10 % and 70 % within 15 %: 10.6% and 66%" in page
     assert "Its encoders, RoBERTa of 2020, do not" in page
 
 
@@ -160,7 +164,7 @@ def test_eight_of_ten_trainings_held_out_are_within_the_interval_of_their_kind()
             for least in (1, FIXED_ROUND)
         )
         assert interval.unseen_rows == len(unseen)
-        assert 0.75 <= statistics.fmean(every) <= 0.9, kind
+        assert 0.75 <= statistics.fmean(every) <= 0.92, kind
         assert not unseen or statistics.fmean(unseen) >= 0.75, kind
 
 
