@@ -31,6 +31,15 @@ def test_the_benchmark_runs_with_a_tiny_model() -> None:
     assert lines[-2] == "no NVIDIA GPU: Llama 1.1B not measured; GPT-2 124M not measured; GPT-2 350M not measured"
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("jobs_are_forked")
+def test_trainings_are_compared_with_their_predictions() -> None:
+    command = [sys.executable, str(ROOT / "benchmarks" / "measured_trainings.py"), "--tiny", "--only", "gpt2-large"]
+    result = subprocess.run(command, env=clean_environment(), capture_output=True, text=True, timeout=400)
+    assert result.returncode == 0, result.stderr
+    assert "gpt2-large, 2 x 32, fp32, recomputed: samples_per_second " in result.stdout
+
+
 @pytest.fixture
 def check(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """benchmarks/gpu_check.py, in this process."""
