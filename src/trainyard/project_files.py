@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import lru_cache
 from pathlib import Path
 
@@ -40,26 +40,19 @@ def limit_reading(*roots: Path) -> None:
 
 
 @contextmanager
-def without_limit() -> Iterator[None]:
-    """Begin without a limit, and end the one that the block sets: one process may run several commands."""
+def without_limit(roots: tuple[str, ...] = ()) -> Iterator[None]:
+    """Begin limited to `roots`, if there are any, and end what the block sets: a process may run several commands."""
     global _roots
-    before, _roots = _roots, ()
+    before, _roots = _roots, roots
     try:
         yield
     finally:
         _roots = before
 
 
-@contextmanager
-def reading_also(folder: Path) -> Iterator[None]:
+def reading_also(folder: Path) -> AbstractContextManager[None]:
     """Read a folder of our own too, where reading is limited."""
-    global _roots
-    before = _roots
-    _roots = (*_roots, os.path.realpath(folder)) if _roots else ()
-    try:
-        yield
-    finally:
-        _roots = before
+    return without_limit((*_roots, os.path.realpath(folder)) if _roots else ())
 
 
 def root_of(paths: Sequence[Path]) -> Path:

@@ -360,10 +360,14 @@ def test_experts_are_trained_with_the_loss_of_their_routers(text: Path) -> None:
     torch.testing.assert_close(loss, cross_entropies + 0.5 * expected.aux_loss * 3 * LENGTH)
 
 
-def test_padding_is_not_routed_to_experts_as_far_as_their_loss_is_concerned(text: Path) -> None:
+@pytest.mark.parametrize("packed", [False, True])
+def test_padding_is_not_routed_to_experts_as_far_as_their_loss_is_concerned(text: Path, *, packed: bool) -> None:
     overrides = {"num_local_experts": 4, "router_aux_loss_coef": 0.5, **json.loads(TINY_LLAMA)}
     found, tokens = read_manifest(text), 20
-    arrays = {**found.arrays, "answers": ArrayType("bool", found.arrays["tokens"].shape)}
+    shape = found.arrays["tokens"].shape
+    arrays = {**found.arrays, "answers": ArrayType("bool", shape)}
+    if packed:
+        arrays["documents"] = ArrayType("uint16", shape)
     settings = LanguageModelingSettings(
         model_type="mixtral", model_overrides=json.dumps({**overrides, "num_key_value_heads": 2})
     )
@@ -377,7 +381,9 @@ def test_padding_is_not_routed_to_experts_as_far_as_their_loss_is_concerned(text
     cross_entropies = functional.cross_entropy(
         alone.logits[:, :-1].flatten(0, 1), read[:, 1:].flatten(), reduction="sum"
     )
-    loss = task.loss(mixtral, {"tokens": rows, "answers": rows != found.text.padding})
+    is_token = rows != found.text.padding
+    batch = {"tokens": rows, "answers": is_token} | ({"documents": is_token.long()} if packed else {})
+    loss = task.loss(mixtral, batch)
     torch.testing.assert_close(loss, cross_entropies + 0.5 * alone.aux_loss * 3 * (tokens - 1))
 
 

@@ -39,6 +39,7 @@ from trainyard.steps.cluster.node import (
 from trainyard.steps.cluster.problems import missed_floors, problems_of, slow_units, world_floor_gb
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.files import write_json
+from trainyard.steps.runtime.rank_variables import restored
 from trainyard.steps.runtime.world import World, ranks_joined
 from trainyard.steps.training.observing.mlflow_log import MlflowLog
 
@@ -87,14 +88,9 @@ def nccl_log(environment: MutableMapping[str, str] = os.environ) -> Iterator[Pat
     """Have NCCL write what it decides into files of the folder that is yielded; the variables are restored after."""
     with tempfile.TemporaryDirectory() as folder:
         variables = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET", "NCCL_DEBUG_FILE": f"{folder}/nccl.%p"}
-        before = {name: environment[name] for name in variables if name in environment}
-        environment.update(variables)
-        try:
+        with restored(environment, variables):
+            environment.update(variables)
             yield Path(folder)
-        finally:
-            for name in variables:
-                environment.pop(name, None)
-            environment.update(before)
 
 
 def network_in_log(folder: Path) -> str | None:

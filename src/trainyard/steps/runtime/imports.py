@@ -1,10 +1,12 @@
-"""What is imported by its name: packages that only some steps need, and a user's own code with its arguments."""
+"""What is imported by its name: packages that only some steps need, which can be changed for a while, and a user's own
+code with its arguments."""
 
 from __future__ import annotations
 
 import importlib
 import platform
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -44,6 +46,19 @@ def python_and_packages(packages: Iterable[str]) -> dict[str, str]:
 def from_extra(extra: str) -> str:
     """How the packages of an extra of Trainyard are installed."""
     return f'pip install "trainyard-azureml[{extra}]"'
+
+
+@contextmanager
+def replaced(owner: Any, name: str, value: object) -> Iterator[None]:
+    """A context in which an object, a class or a module has another attribute by this name."""
+    before = vars(owner).get(name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        delattr(owner, name)
+        if before is not None:  # else its class has it
+            setattr(owner, name, before)
 
 
 def import_named(flag: str, path: str, kind: str) -> Any:

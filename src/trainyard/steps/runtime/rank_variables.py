@@ -11,7 +11,8 @@ import os
 import re
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -227,6 +228,18 @@ def _whole_number(environment: Mapping[str, str], name: str, default: int | None
         return int(text or "")
     except ValueError:
         raise SetupError(f"the environment variable {name}={text!r} is not a whole number") from None
+
+
+@contextmanager
+def restored(environment: MutableMapping[str, str], names: Collection[str]) -> Iterator[None]:
+    """A context after which these variables are what they were before."""
+    before = {name: environment[name] for name in names if name in environment}
+    try:
+        yield
+    finally:
+        for name in names:
+            environment.pop(name, None)
+        environment.update(before)
 
 
 class SiblingWatch:

@@ -116,7 +116,7 @@ def forward_and_backward(run: TrainingRun, micro_batches: list[MicroBatch], step
 def loss_terms(run: TrainingRun, step: Step, micro_batches: list[MicroBatch]) -> float:
     """Return how many terms the step's loss has over all ranks: what its sum is divided by."""
     if not run.task.loss_terms_vary:
-        return float(step.samples * run.task.loss_terms(micro_batches[0].tensors) // micro_batches[0].samples)
+        return float(step.samples * run.task.loss_terms(micro_batches[0].tensors) // len(micro_batches[0].sample_ids))
     own = sum(batch.loss_terms for batch in micro_batches)
     # Counted and summed on the host, over gloo: the count is needed here, and a GPU need not be waited for.
     return max(1.0, run.world.sum(torch.tensor(own, dtype=torch.float64)).item())

@@ -18,6 +18,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from trainyard.steps.runtime.errors import StepError
+from trainyard.steps.runtime.imports import replaced
 from trainyard.steps.runtime.rank_variables import read_rank_variables
 
 WEIGHTS_FILE = "model.safetensors"
@@ -222,11 +223,8 @@ def _parameters_without_memory() -> Iterator[None]:
             parameter = torch.nn.Parameter(parameter.detach().to("meta"), parameter.requires_grad)
         register(module, name, parameter)
 
-    torch.nn.Module.register_parameter = register_on_meta  # type: ignore[method-assign,assignment]
-    try:
+    with replaced(torch.nn.Module, "register_parameter", register_on_meta):
         yield
-    finally:
-        torch.nn.Module.register_parameter = register  # type: ignore[method-assign]
 
 
 def _refuse_conversions(model: Any, keys: Sequence[str]) -> None:

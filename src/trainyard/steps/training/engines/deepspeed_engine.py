@@ -10,8 +10,8 @@ from __future__ import annotations
 import logging
 import os
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any
@@ -50,7 +50,8 @@ _SUMS_IN_BF16 = (
     "warning: ZeRO stage 1 adds up the gradients of a step's micro-batches in bf16, which loses about a hundredth of "
     "each; zero_optimization.stage 2 adds in fp32, as the other engines do"
 )
-_READ_BY_DEEPSPEED = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK")
+READ_BY_DEEPSPEED = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK")
+"""Variables that are set for it; a step that follows in its process would wonder about the launcher."""
 
 
 class DeepSpeedEngine(Engine):
@@ -209,20 +210,6 @@ def refuse_frozen(model: torch.nn.Module) -> None:
                 f"the parameter {name} is frozen (requires_grad is False), which DeepSpeed does not support; use "
                 "train_ddp or train_fsdp"
             )
-
-
-@contextmanager
-def environment_restored() -> Iterator[None]:
-    """A context for a training with DeepSpeed: a step that follows in its process would wonder about the launcher."""
-    before = {name: os.environ.get(name) for name in _READ_BY_DEEPSPEED}
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
 
 
 def _deepspeed_among(world: World) -> Any:

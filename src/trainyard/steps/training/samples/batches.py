@@ -54,11 +54,6 @@ class MicroBatch(NamedTuple):
     """Of how many terms its loss is the sum, where that varies. They and the tokens of a stand-in do not count."""
     counts: TokenCounts = NO_TOKENS
 
-    @property
-    def samples(self) -> int:
-        """The number of samples."""
-        return len(self.sample_ids)
-
 
 class Prefetched:
     """Runs an iterator in a thread, a few items ahead. Its exceptions are raised where the items are taken."""
@@ -181,18 +176,14 @@ class TrainingBatches:
         most_steps = max(1, _STRETCH_BYTES // (self._samples_per_step() * sample_bytes))
         with ThreadPoolExecutor(self._threads, thread_name_prefix="rows") as readers:
             gathering: deque[tuple[list[_PlannedStep], Future[tuple[Tensors, list[Prepared]]]]] = deque()
-            for steps in self._stretches(steps_done, most_steps):
+            planned, at_once = self._plan_all(steps_done), 1
+            while steps := list(islice(planned, at_once)):
+                at_once = min(2 * at_once, most_steps)
                 gathering.append((steps, readers.submit(self._gather_planned, steps)))
                 if len(gathering) >= self._threads:
                     yield self._on_device(*gathering.popleft())
             while gathering:
                 yield self._on_device(*gathering.popleft())
-
-    def _stretches(self, steps_done: int, most_steps: int) -> Iterator[list[_PlannedStep]]:
-        planned, at_once = self._plan_all(steps_done), 1
-        while steps := list(islice(planned, at_once)):
-            yield steps
-            at_once = min(2 * at_once, most_steps)
 
     def _plan_all(self, steps_done: int) -> Iterator[_PlannedStep]:
         """Yield which samples each step takes. Computing many steps at once costs little more than one."""
@@ -272,18 +263,17 @@ def _cut(tensors: Tensors, prepared: list[Prepared], planned: Sequence[_PlannedS
     sample_ids = np.concatenate([step.sample_ids for step in planned])
     ranges = [each for step in planned for each in step.ranges]
     sizes = _sizes(planned)
-    known: Sequence[Prepared | None] = prepared or [None] * len(ranges)
-    start = 0
-    for each, size, piece, ready in zip(ranges, sizes, _pieces(tensors, sizes), known, strict=True):
+    known = prepared or [Prepared(0, {})] * len(ranges)
+    ids = np.split(sample_ids, np.cumsum(sizes)[:-1])
+    for each, own_ids, piece, ready in zip(ranges, ids, _pieces(tensors, sizes), known, strict=True):
         yield MicroBatch(
-            tensors=piece if ready is None else {**piece, **ready.tensors},
-            sample_ids=sample_ids[start : start + size],
+            tensors={**piece, **ready.tensors},
+            sample_ids=own_ids,
             is_stand_in=each.is_stand_in,
             is_last=each.is_last,
-            loss_terms=0 if ready is None or each.is_stand_in else ready.loss_terms,
-            counts=NO_TOKENS if ready is None or each.is_stand_in else ready.counts,
+            loss_terms=0 if each.is_stand_in else ready.loss_terms,
+            counts=NO_TOKENS if each.is_stand_in else ready.counts,
         )
-        start += size
 
 
 def draws_of_samples(sample_ids: Ids, seed: int, epoch: int) -> Ids:

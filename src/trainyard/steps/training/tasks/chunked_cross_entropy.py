@@ -12,6 +12,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from trainyard.steps.runtime.errors import StepError
+from trainyard.steps.runtime.imports import replaced
 from trainyard.steps.training.tasks.token_rows import IGNORED
 
 
@@ -45,7 +46,7 @@ def cross_entropy_for_logits(model: torch.nn.Module, labels: torch.Tensor, chunk
     """
     language_model = _language_model(model)
     head = require_output_layer(language_model)
-    logits_of, own_forward = head.forward, vars(head).get("forward")
+    logits_of = head.forward
     losses = TokenLosses(language_model.config.model_type)
 
     def loss_of_chunk(hidden: torch.Tensor, chunk_labels: torch.Tensor) -> torch.Tensor:
@@ -65,14 +66,8 @@ def cross_entropy_for_logits(model: torch.nn.Module, labels: torch.Tensor, chunk
         losses.returned.append(torch.cat(by_chunk).view(*labels.shape, 1))
         return losses.returned[-1]
 
-    head.forward = forward
-    try:
+    with replaced(head, "forward", forward):
         yield losses
-    finally:
-        if own_forward is None:
-            del head.forward
-        else:
-            head.forward = own_forward
 
 
 def require_output_layer(language_model: Any) -> torch.nn.Module:

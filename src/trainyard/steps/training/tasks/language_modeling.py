@@ -6,7 +6,9 @@ import inspect
 import math
 import os
 import shutil
+import sys
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -29,6 +31,7 @@ from trainyard.steps.data.tokenizing.vocabulary import (
 )
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.files import write_json
+from trainyard.steps.runtime.imports import replaced
 from trainyard.steps.training.from_transformers import ModelNeeds, load_model, new_model, save_model
 from trainyard.steps.training.samples.batches import Tensors
 from trainyard.steps.training.samples.plan import TokenCounts
@@ -132,7 +135,7 @@ class LanguageModeling(Task):
         self._require_tokenizer_of_the_dataset()
         self.loss_terms_vary = "answers" in manifest.arrays
         self._length = manifest.arrays["tokens"].shape[0] - (0 if self.loss_terms_vary else 1)
-        self._router_loss_factor = 0.0
+        self._router_loss_factor, self._model_code = 0.0, sys.modules[__name__]
         self._packed_attention: PackedAttention | None = None
         self._needs = LanguageModelNeeds(self._text.vocabulary_size, self._length, self._text.end_of_text)
 
@@ -145,7 +148,7 @@ class LanguageModeling(Task):
         """Return a model of the settings' type with the dataset's vocabulary and length, or one from a folder."""
         self._require_same_tokens(Path(self.settings.model_type))
         model = new_model(self.settings.model_type, self.settings.model_overrides, self._needs)
-        self._router_loss_factor = router_loss_factor(model)
+        self._router_loss_factor, self._model_code = router_loss_factor(model), sys.modules[type(model).__module__]
         if "documents" in self.manifest.arrays:
             if "position_ids" not in inspect.signature(model.forward).parameters:
                 config: Any = model.config
@@ -264,11 +267,18 @@ class LanguageModeling(Task):
         return Sample(os.path.commonprefix([tokenizer.decode(prompt), text]), text)  # noqa: RUF071 – of characters
 
     def _router_options(self, batch: Tensors) -> Mapping[str, Any]:
-        """Return what a model with a router loss is asked for. Padding of rows that are not packed has no part."""
+        """Return what a model with a router loss is asked for. Padding has no part in it."""
         if not self._router_loss_factor:
             return {}
-        is_padded = self.loss_terms_vary and "documents" not in batch
-        return {"output_router_logits": True, "attention_mask": self._is_token(batch) if is_padded else None}
+        return {"output_router_logits": True, "routed": self._is_token(batch) if self.loss_terms_vary else None}
+
+    def _router_loss_of(self, tokens: torch.Tensor | None) -> AbstractContextManager[None]:
+        """Return a context in which a model computes its routers' loss of some tokens: it routes padding too."""
+        if tokens is None:
+            return nullcontext()
+        name = "load_balancing_loss_func"
+        balance = getattr(self._model_code, name)
+        return replaced(self._model_code, name, lambda *routing: balance(*routing[:-1], tokens))
 
     def _with_router_loss(self, loss: torch.Tensor, outputs: Any, batch: Tensors) -> torch.Tensor:
         """Return the sum of a batch's losses with the routers' loss for each of its terms, if there are routers."""
@@ -295,7 +305,7 @@ class LanguageModeling(Task):
             options["position_ids"] = rows.positions
             if isinstance(model, torch.nn.DataParallel):
                 raise StepError("packed conversations do not work with --data-parallel; use train_ddp, or leave it out")
-        with attention_within(rows):
+        with attention_within(rows), self._router_loss_of(options.pop("routed", None)):
             return model(input_ids=rows.inputs, use_cache=False, **options)
 
     def _cross_entropy(

@@ -15,6 +15,7 @@ import torch
 from torch.nn import functional
 
 from trainyard.steps.runtime.errors import StepError
+from trainyard.steps.runtime.imports import replaced
 from trainyard.steps.training.tasks.token_rows import TokenRows, begins_document
 
 _ATTENTION = "within_documents"
@@ -80,7 +81,6 @@ def attention_within(rows: TokenRows) -> Iterator[None]:
     """
     from transformers import masking_utils
 
-    look = masking_utils.find_packed_sequence_indices
     is_asked = False
 
     def found(position_ids: torch.Tensor) -> torch.Tensor | None:
@@ -88,13 +88,12 @@ def attention_within(rows: TokenRows) -> Iterator[None]:
         is_asked = True
         return rows.documents
 
-    masking_utils.find_packed_sequence_indices = found
     _rows_of_pass.append(rows)
     try:
-        yield
+        with replaced(masking_utils, "find_packed_sequence_indices", found):
+            yield
     finally:
         _rows_of_pass.pop()
-        masking_utils.find_packed_sequence_indices = look
     if rows.documents is not None and not is_asked:
         raise StepError(
             "this model cannot keep the conversations in a row apart in this version of transformers; prepare them "
