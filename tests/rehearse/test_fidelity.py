@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from azure.ai.ml import load_job
 from azure.ai.ml.entities import Command
-from azure.ai.ml.exceptions import ValidationException
+from azure.ai.ml.exceptions import UserErrorException, ValidationException
 from marshmallow import ValidationError
 
 from trainyard.rehearse.guardian import processes_beneath
@@ -323,6 +323,22 @@ PARALLEL = {
 }
 
 
+def in_place(component: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    """A job of a pipeline with its component written in place."""
+    return {"type": component["type"], "component": {"name": "c"} | component, **fields}
+
+
+def declaring(declared: dict[str, Any]) -> dict[str, Any]:
+    """A job whose component declares an input."""
+    component = {"type": "command", "command": "true", "environment": "azureml:any:1", "inputs": {"x": declared}}
+    return in_place(component, inputs={"x": 1})
+
+
+PARALLEL_COMPONENT = PARALLEL | {"inputs": {"data": {"type": "uri_folder"}}}
+WITHOUT_ENVIRONMENT = {key: TASK[key] for key in TASK if key != "environment"}
+GIVEN_DATA = {"inputs": PARALLEL["inputs"]}
+
+
 @pytest.mark.parametrize(
     ("document", "refused"),
     [
@@ -340,7 +356,21 @@ PARALLEL = {
         (DRAWN | {"trial": {**SWEEP["trial"], "inputs": {"a": 1}}}, "unknown key 'inputs' in 'trial'"),
         (DRAWN | {"trial": "./component.yaml"}, "'trial' is keys such as command and environment"),
         (PARALLEL | {"mini_batch_size": 1}, "'mini_batch_size' is a number of files, or of bytes such as 10kb, not"),
-        (PARALLEL | {"task": {key: TASK[key] for key in TASK if key != "environment"}}, "'task' has no 'environment'"),
+        (PARALLEL | {"task": WITHOUT_ENVIRONMENT}, "'task' has no 'environment'"),
+        (PARALLEL | {"limits": {"timeout": 3}}, "unknown key 'limits' in the job 'job'; Azure ML's client refuses"),
+        (PARALLEL | {"environment_variables": {"A": 1}}, "'A' is a string (quote numbers and booleans), not"),
+        (PARALLEL | {"partition_keys": [1]}, "item 1 of 'partition_keys' is a column's name, not the number 1"),
+        (in_place(PARALLEL_COMPONENT | {"mini_batch_size": 1}, **GIVEN_DATA), "'mini_batch_size' is a number of files"),
+        (in_place(PARALLEL_COMPONENT | {"task": WITHOUT_ENVIRONMENT}, **GIVEN_DATA), "'task' has no 'environment'"),
+        (in_place(PARALLEL_COMPONENT | {"retry_settings": [1]}, **GIVEN_DATA), "'retry_settings' is keys with values"),
+        (in_place(PARALLEL_COMPONENT | {"logging_level": "LOUD"}, **GIVEN_DATA), "none of DEBUG, INFO, WARNING"),
+        (in_place(PARALLEL_COMPONENT, task={"type": "run_function"}, **GIVEN_DATA), "'task' has no 'environment'"),
+        (in_place(PARALLEL_COMPONENT, environment_variables={"A": 1}, **GIVEN_DATA), "'A' is a string (quote"),
+        (declaring({"type": "integer", "default": "abc"}), "the text 'abc' is not a whole number"),
+        (declaring({"type": "number", "default": "${{inputs.y}}"}), "the text '${{inputs.y}}' is not a number"),
+        (declaring({"type": "boolean", "default": 3}), "the number 3 is neither true nor false"),
+        (declaring({"type": "integer", "min": "a"}), "'min' is a number, not the text 'a'"),
+        (declaring({"type": "string", "max": 2}), "unknown key 'max' in 'x'; Azure ML's client refuses the file"),
     ],
 )
 def test_what_the_client_refuses_before_it_sends_is_refused(
@@ -348,7 +378,7 @@ def test_what_the_client_refuses_before_it_sends_is_refused(
 ) -> None:
     project.write("src/score.py", "def run(files):\n    return files\n")
     project.write("component.yaml", "type: command\nname: c\ncommand: echo\nenvironment: azureml:any:1\n")
-    if document["type"] == "parallel":
+    if document["type"] == "parallel" or "component" in document:
         document = {"type": "pipeline", "settings": {"default_compute": "azureml:cpu"}, "jobs": {"job": document}}
     # JSON writes infinities as YAML does not.
     file = project.write("job.yaml", json.dumps(document).replace("Infinity", ".inf"))
@@ -358,8 +388,20 @@ def test_what_the_client_refuses_before_it_sends_is_refused(
     assert run.exit_code == 1
     assert refused in run.stderr
     assert not (project.folder / "run").exists()
-    with pytest.raises((ValidationError, ValidationException)):
+    with pytest.raises((ValidationError, UserErrorException, ValidationException, TypeError, ValueError)):
         sent_by_the_client(file)
+
+
+@pytest.mark.parametrize("declared", [{"type": "integer", "default": 1.5}, {"type": "number", "default": True}])
+def test_a_default_that_the_client_takes_is_only_reported(project: Project, declared: dict[str, Any]) -> None:
+    document = declaring(declared)
+
+    run = project.run_pipeline({"job": document})
+
+    assert run.exit_code == 0, run.stderr
+    assert f"'x' is of type {declared['type']}" in run.stderr
+    assert "AML304: Azure ML accepts it" in run.stderr
+    sent_by_the_client(project.folder / "job.yaml")
 
 
 def test_dates_are_taken_where_the_client_takes_them(project: Project) -> None:

@@ -15,6 +15,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
+from urllib.request import urlopen
 
 import pytest
 from playwright.sync_api import expect
@@ -329,6 +330,12 @@ def test_only_this_machine_and_only_with_the_token(address: str) -> None:
         assert ask(address, host=host) == (403, "unknown Host\n")
     for path in ("/", "/events", "/x/", "/run.json", parts.path[:-2] + "/"):
         assert ask(address, path) == (403, "the address lacks its token\n")
+
+
+def test_an_address_without_its_last_slash_leads_to_the_page(address: str) -> None:
+    with urlopen(address.removesuffix("/"), timeout=30) as answer:
+        assert answer.url == address
+        assert answer.status == 200
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])

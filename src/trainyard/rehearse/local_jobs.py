@@ -130,7 +130,7 @@ def local_pipeline(
     """
     if max_processes is not None and max_processes < 1:
         raise UsageError(f"--max-processes {max_processes}: at least one process is needed")
-    cap = ProcessCap.here(max_processes, gpus)
+    cap = ProcessCap(available_processors(), gpus, max_processes)
     notes: list[str] = []
     jobs: dict[str, LocalJob] = {}
     read: dict[str, set[str]] = {}
@@ -155,17 +155,15 @@ def local_pipeline(
     return LocalPipeline(pipeline, _literal_inputs(resolution), jobs, resolution.outputs, tuple(notes))
 
 
-def _files_for_folders(job: LocalJob, earlier: Mapping[str, LocalJob]) -> list[str]:
+def _files_for_folders(job: LocalJob, earlier: Mapping[str, LocalJob]) -> Iterator[str]:
     """The job's inputs of type uri_folder whose data is a file: Azure ML does not compare the two types."""
-    found = []
     for port, source in job.inputs.items():
         is_local_file = isinstance(source, LocalPath) and source.path.is_file()
         is_written_file = (
             isinstance(source, JobOutput) and earlier[source.job].component.outputs[source.port].type == "uri_file"
         )
         if job.component.inputs[port].type == "uri_folder" and (is_local_file or is_written_file):
-            found.append(port)
-    return found
+            yield port
 
 
 def _literal_inputs(resolution: Resolution) -> dict[str, ParameterValue]:
@@ -248,11 +246,6 @@ class ProcessCap(NamedTuple):
     processors: int
     gpus: int
     max_processes: int | None
-
-    @classmethod
-    def here(cls, max_processes: int | None, gpus: int = 0) -> ProcessCap:
-        """Return the cap on this machine with its GPUs, as far as this process may use it."""
-        return cls(available_processors(), gpus, max_processes)
 
     def counts_of(self, use: JobUse) -> tuple[ProcessCounts, str | None]:
         """Return the processes of a job that run here, and what was left out, if anything was.

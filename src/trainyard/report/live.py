@@ -318,11 +318,13 @@ class _Handler(BaseHTTPRequestHandler):
             return
         address, _, query = self.path.partition("?")
         token, separator, path = unquote(address).removeprefix("/").partition("/")
-        if not separator or not secrets.compare_digest(token.encode(), self.page.token.encode()):
+        if not secrets.compare_digest(token.encode(), self.page.token.encode()):
             self._send(HTTPStatus.FORBIDDEN, b"the address lacks its token\n")
             return
         page, path = self.page.within(path, query)
-        if path == "":
+        if not separator:
+            self._send(HTTPStatus.FOUND, b"", Location=f"/{token}/")
+        elif path == "":
             self._send_page(page)
         elif path == "events" and self.command == "GET":
             self._send_events(page)

@@ -195,7 +195,7 @@ class Findings:
 
         `bound_at` is how the literal reaches the parameter, if it is written somewhere else.
         """
-        is_bound = "${{" in (value.text_or_path or "")
+        is_bound = declared_elsewhere and "${{" in (value.text_or_path or "")
         if not port.is_parameter or value.data is None or is_bound:
             return
         if trap := yaml_trap(value, port):
@@ -205,7 +205,8 @@ class Findings:
             typed_literal(value, port)
         except LiteralError as error:
             declared = [port.declared] if declared_elsewhere else []
-            self.add(value.span, error.rule, str(error), hint=error.hint, related=(*bound_at, *declared))
+            rule = error.rule if declared_elsewhere else error.rule_of_default
+            self.add(value.span, rule, str(error), hint=error.hint, related=(*bound_at, *declared))
 
     def errors(self) -> list[Diagnostic]:
         """What was found, without repetitions of the same rule at the same place."""

@@ -1,7 +1,7 @@
 """Whether a literal suits a parameter: its type, min, max and enum, as the step that gets it will see it.
 
-Azure ML's client checks none of this (azure-ai-ml 1.35.2): it sends `str(value)`, and the step reads that text. So a
-literal is an integer when its text reads as one, whether or not YAML has quotes around it.
+Azure ML's client checks only whether it can read a default (azure-ai-ml 1.35.2): it sends `str(value)`, and the step
+reads that text. So a literal is an integer when its text reads as one, whether or not YAML has quotes around it.
 """
 
 from __future__ import annotations
@@ -89,9 +89,11 @@ _BINDING_WITHOUT_SIGN = regex(r"\{\{\s*(?:parent|inputs)\.[\w.-]+\s*\}\}", re.AS
 class LiteralError(ValueError):
     """A literal that does not suit its parameter: the rule it breaks, what is wrong, and how to fix it."""
 
-    def __init__(self, rule: Rule, message: str, hint: str = "") -> None:
+    def __init__(self, rule: Rule, message: str, hint: str = "", *, is_refused_default: bool = False) -> None:
         super().__init__(message)
         self.rule = rule
+        self.rule_of_default = rule._replace(is_let_pass=not is_refused_default)
+        """As a default: one that Azure ML's client cannot read stops a run."""
         self.hint = hint
 
 
@@ -104,7 +106,9 @@ def typed_literal(value: Value, port: Port) -> ParameterValue:
     typed = _READERS[port.type](data)
     if typed is None:
         message = f"'{port.name}' is of type {port.type}: {describe(data)} is {_MISREAD[port.type]}"
-        raise LiteralError(WRONG_LITERAL, message, _type_hint(value, port))
+        is_numeric = _number(str(data)) is not None or (port.type == "number" and isinstance(data, bool))
+        refused = port.type == "boolean" or not is_numeric
+        raise LiteralError(WRONG_LITERAL, message, _type_hint(value, port), is_refused_default=refused)
     if not isinstance(typed, (str, bool)):
         _check_range(value, typed, port)
     if port.choices is not None:
