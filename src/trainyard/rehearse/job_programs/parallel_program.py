@@ -7,7 +7,6 @@ reads a table. https://learn.microsoft.com/azure/machine-learning/how-to-use-par
 from __future__ import annotations
 
 import argparse
-import ast
 import glob
 import importlib.util
 import inspect
@@ -313,9 +312,6 @@ def write_rows(rows: list[str], append_to: str | None) -> None:
 _READERS = ("read_delimited", "read_parquet", "read_json_lines")
 # Python knows the other encodings by the names that an MLTable has for them.
 _ENCODINGS = {"utf8bom": "utf-8-sig", "iso88591": "iso-8859-1", "windows1252": "cp1252"}
-# What a filter of a table may consist of, besides its columns.
-_CALCULATIONS = (ast.Constant, ast.BoolOp, ast.UnaryOp, ast.BinOp, ast.Compare)
-_OPERATORS = (ast.boolop, ast.unaryop, ast.operator, ast.cmpop)
 
 
 def read_table(files: list[Path], source: Path, transformations: list[dict[str, Any]]) -> Any:
@@ -331,18 +327,14 @@ def read_table(files: list[Path], source: Path, transformations: list[dict[str, 
         frame = _read_file(file, reader, options, first_columns)
         if options.get("include_path_column"):
             frame["Path"] = "/" + file.relative_to(source).as_posix() if source.is_dir() else str(file)
-        for transformation in transformations:
-            if transformation["name"] == "extract_columns_from_partition_format":
-                for name, value in _columns_in_path(file, transformation["options"].get("partition_format")).items():
-                    frame[name] = value
         frames.append(frame)
     table = pandas.concat(frames, ignore_index=True) if frames else pandas.DataFrame()
     for transformation in transformations:
         change = _CHANGES.get(transformation["name"])
         if change is not None:
             table = change(table, transformation["options"])
-        elif transformation["name"] not in (*_READERS, "extract_columns_from_partition_format"):
-            raise SystemExit(f"error: unknown transformation in the MLTable: {transformation['name']}")
+        elif transformation["name"] not in _READERS:
+            raise SystemExit(f"error: a local run does not do the MLTable's transformation {transformation['name']}")
     return table
 
 
@@ -369,44 +361,6 @@ def _read_file(file: Path, reader: str, options: dict[str, Any], first_columns: 
     if is_nameless:
         frame.columns = [f"Column{number}" for number in range(1, frame.shape[1] + 1)]
     return frame
-
-
-def _columns_in_path(file: Path, partition_format: str | None) -> dict[str, str]:
-    """Return the columns that a file's path holds, by a format such as `/{Store}/{Brand}.parquet`."""
-    if not partition_format:
-        return {}
-    parts = re.split(r"\{(\w+)(?::[^}]*)?\}", partition_format.lstrip("/"))
-    pattern = "".join(f"(?P<{part}>[^/]+)" if at % 2 else re.escape(part) for at, part in enumerate(parts))
-    match = re.search(rf"/{pattern}$", file.as_posix())
-    return match.groupdict() if match else {}
-
-
-def _kept_rows(table: Any, condition: Any) -> Any:
-    """Return the rows for which a condition such as `col("age") > 40 and col("sex") == "F"` holds."""
-    try:
-        query = _PandasQuery().visit(ast.parse(str(condition).strip(), mode="eval").body)
-        return table.query(ast.unparse(query), engine="python").reset_index(drop=True)
-    except Exception as error:
-        raise SystemExit(f"error: the filter {condition!r} of the MLTable cannot be applied: {error!r}") from error
-
-
-class _PandasQuery(ast.NodeTransformer):
-    """Writes a column as pandas does in a query; nothing else can be named or called."""
-
-    def visit_Call(self, node: ast.Call) -> ast.AST:
-        if ast.unparse(node.func) != "col" or len(node.args) != 1 or not isinstance(node.args[0], ast.Constant):
-            raise ValueError(f"{ast.unparse(node)} is not known here")
-        return ast.Name(f"`{node.args[0].value!s}`")
-
-    def generic_visit(self, node: ast.AST) -> ast.AST:
-        if not isinstance(node, (*_CALCULATIONS, *_OPERATORS)):
-            raise ValueError(f"{ast.unparse(node)} is not known here")
-        return super().generic_visit(node)
-
-
-def _sample(table: Any, options: dict[str, Any]) -> Any:
-    share = float(options["probability"])
-    return table.sample(frac=share, random_state=options.get("seed")).sort_index().reset_index(drop=True)
 
 
 def _converted(table: Any, changes: Any) -> Any:
@@ -438,12 +392,10 @@ def _as_list(names: Any) -> list[Any]:
 
 
 _CHANGES: dict[str, Callable[[Any, Any], Any]] = {
-    "filter": _kept_rows,
     "keep_columns": lambda table, names: table[_as_list(names)],
     "drop_columns": lambda table, names: table.drop(columns=_as_list(names)),
     "skip": lambda table, count: table.iloc[int(count) :].reset_index(drop=True),
     "take": lambda table, count: table.head(int(count)),
-    "take_random_sample": _sample,
     "convert_column_types": _converted,
 }
 
