@@ -325,13 +325,13 @@ def test_render_diff_is_a_screen_by_importance(trainyard: Run) -> None:
     assert lines[0] == "nd96, against the files on disk:"
     assert " files changed: " in lines[1]
     labels = [line.split("  ")[1] for line in lines if " → " in line]
-    kinds = ["machine", "nodes", "processes", "micro-batch", "precision", "deepspeed_config", "settings", "compute"]
-    kinds += ["on demand, an hour"]
+    kinds = ["machine", "resources.instance_count", "processes", "micro_batch_size", "precision", "deepspeed_config"]
+    kinds += ["settings", "compute", "on demand, an hour"]
     assert [label for label in dict.fromkeys(labels) if label in kinds] == kinds
     [machine] = [line for line in lines if line.startswith("  machine ")]
     assert "Standard_NC64as_T4_v3 → Standard_ND96asr_v4" in machine
     assert machine.endswith(" more")
-    assert "effective batch" in outcome.stdout
+    assert "global_batch_size" in outcome.stdout
     assert "$4.35 → $54.39   × 12.5" in outcome.stdout
     assert "more values: -v shows every value" in lines[-1]
 
@@ -358,8 +358,8 @@ def test_render_diff_has_one_line_for_one_value(trainyard: Run, tmp_path: Path) 
         f"1 file changed: {tmp_path}/pipelines/ddp.yaml",
         "",
         "values",
-        "  micro-batch      16 → 32   × 2   ddp",
-        "  effective batch  64 → 128   × 2  ddp",
+        "  micro_batch_size   16 → 32   ddp",
+        "  global_batch_size  64 → 128  ddp",
         "",
         "-v shows every value of each pipeline, and the lines that change",
     ]

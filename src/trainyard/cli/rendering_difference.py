@@ -95,26 +95,14 @@ _MOST_NAMED = 3
 _MOST_OF_A_KIND = 5
 _WIDEST_TEXT = 30
 _WIDEST_LABEL = 42
-_FIGURES = frozenset(
-    {
-        *("sku", "nodes", "machines_at_one_time", "world_size", "fits"),
-        *("micro_batch_size", "accumulation_steps", "global_batch_size"),
-    }
-)
-"""What the summary has of a job's plan; the other figures follow from these and the settings."""
+_FIGURES = frozenset({"sku", "machines_at_one_time", "world_size", "accumulation_steps", "fits"})
+"""What the summary has of a job's plan; the other figures are settings, or follow from them."""
 _COSTS = frozenset({"on_demand_usd_per_hour", "spot_usd_per_hour"})
-_FIGURE_OF_SETTING = {
-    "size": "machine",
-    "resources.instance_count": "nodes",
-    "inputs.micro_batch_size": "micro-batch",
-    "inputs.global_batch_size": "effective batch",
-}
-"""Settings that a figure repeats, where it is known."""
 _BY_IMPORTANCE = [
     re.compile(pattern)
     for pattern in (
         r"machine$|size$|fits",
-        r"nodes|machines at one time|max_instances|resources\.instance_count",
+        r"machines at one time|max_instances|resources\.instance_count",
         r"processes|distribution\.(worker|parameter_server)_count",
         r".*batch|.*accumulation",
         r".*precision|.*float8",
@@ -148,7 +136,7 @@ def summary(rendering: Rendering, drifts: Sequence[Drift], meanings: Sequence[Me
         for meaning in meanings
         for job, finding in (meaning.difference.new_findings if meaning.difference is not None else ())
     )
-    values = _without_repeated(_places(meanings, _values))
+    values = _places(meanings, _values)
     kinds = {
         value: [kind for kind, pattern in enumerate(_BY_IMPORTANCE) if pattern.match(value.label)] for value in values
     }
@@ -203,17 +191,6 @@ def _costs(meaning: Meaning) -> Iterator[_Value]:
 
 def _of_figure(figure: FigureChange) -> _Value:
     return _Value(figure.figure.label, *figure.texts, times(figure))
-
-
-def _without_repeated(places: dict[_Value, list[str]]) -> dict[_Value, list[str]]:
-    """Return the values without settings that a figure repeats, whose places become the figure's."""
-    figures = {value[:3]: value for value in places}
-    kept = dict(places)
-    for value in places:
-        figure = figures.get((_FIGURE_OF_SETTING.get(value.label, ""), value.before, value.after))
-        if figure is not None:
-            kept[figure] = list(dict.fromkeys([*kept[figure], *kept.pop(value)]))
-    return kept
 
 
 def _section(title: str, rows: Sequence[str]) -> list[str]:
