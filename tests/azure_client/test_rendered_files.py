@@ -16,7 +16,7 @@ from trainyard.rehearse.snapshots import snapshot_of
 from trainyard.render.project import Project
 from trainyard.render.rendering import render
 from trainyard.render.writing import write
-from trainyard.spec.loading import load_pipeline
+from trainyard.spec.loading import load_job
 from trainyard.spec.model import Component
 
 with warnings.catch_warnings():
@@ -70,7 +70,7 @@ def test_the_local_snapshot_holds_the_files_that_the_client_uploads() -> None:
     ignored = get_ignore_file(source)
     files = sorted(path for path in source.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
     uploaded = [path.relative_to(source).as_posix() for path in files if not ignored.is_file_excluded(path)]
-    component = load_pipeline(PROJECT.root / "pipelines" / "ddp.yaml").jobs["train_ddp"].component
+    component = load_job(PROJECT.root / "pipelines" / "ddp.yaml", strict=True).jobs["train_ddp"].component
     assert isinstance(component, Component)
     assert [place for _, place in snapshot_of(component).files] == uploaded
     assert {"trainyard/settings/step_fields.py", "trainyard/steps/train_ddp.py"} <= set(uploaded)

@@ -26,7 +26,7 @@ from trainyard.render.project import Project
 from trainyard.render.rendering import render
 from trainyard.render.writing import write
 from trainyard.settings.steps import STEP_CONFIGS
-from trainyard.spec.loading import load_pipeline
+from trainyard.spec.loading import load_job
 from trainyard.spec.model import Component
 from trainyard.spec.model import code_of as component_run_by
 
@@ -118,7 +118,7 @@ def test_every_pipeline_of_a_profile_is_sent_whole(
     committed = {file.stem for file in (PROJECT.root / "pipelines").glob("*.yaml")}
     assert set(pipelines_sent(profile)) == committed - not_rendered(machines)
     for name, pipeline_sent in pipelines_sent(profile).items():
-        pipeline = load_pipeline(renderings[profile] / "pipelines" / f"{name}.yaml")
+        pipeline = load_job(renderings[profile] / "pipelines" / f"{name}.yaml", strict=True)
         sent = pipeline_sent.job["properties"]
 
         assert sent["settings"]["default_compute"].endswith(f"/computes/{machines.cluster}")

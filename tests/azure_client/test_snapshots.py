@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from trainyard.rehearse.snapshots import snapshot_of
-from trainyard.spec.loading import load_pipeline
+from trainyard.spec.loading import load_job
 from trainyard.spec.model import Component
 from trainyard.spec.uploads import ignore_rule
 
@@ -63,7 +63,7 @@ def test_after_a_run_the_client_uploads_what_the_local_snapshot_holds(
     outcome = trainyard("run", "hello.yml", "--quiet")
     assert outcome.exit_code == 0, outcome.stderr
     assert (tmp_path / ".trainyard" / "runs").is_dir()
-    component = load_pipeline(tmp_path / "hello.yml").jobs["hello"].component
+    component = load_job(tmp_path / "hello.yml", strict=True).jobs["hello"].component
     assert isinstance(component, Component)
     assert {place for _, place in snapshot_of(component).files} == uploaded(tmp_path)
     assert uploaded(tmp_path) == {".amlignore", "hello.py", "hello.yml"}

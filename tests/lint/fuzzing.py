@@ -21,7 +21,7 @@ from trainyard.lint.machine_output import as_github, as_json, as_sarif
 from trainyard.lint.rules.linting import CHECK_FAILED
 from trainyard.lint.text_output import as_text
 from trainyard.spec.diagnostic import SpecError
-from trainyard.spec.loading import load_component, load_pipeline
+from trainyard.spec.loading import load_component, load_job
 from trainyard.spec.resolution import Resolution
 from trainyard.spec.yaml_parsing import source_lines
 
@@ -120,7 +120,7 @@ def _check(file: Path, content: bytes, *, thoroughly: bool) -> None:
     with contextlib.suppress(UnicodeDecodeError):
         apply(content.decode("utf-8"), [diagnostic for diagnostic in found if diagnostic.span.file == file])
     with contextlib.suppress(SpecError):
-        Resolution(load_pipeline(file)).order()
+        Resolution(load_job(file, strict=True)).order()
     with contextlib.suppress(SpecError):
         load_component(file)
 

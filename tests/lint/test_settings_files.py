@@ -13,7 +13,7 @@ from trainyard.plan.planner import plan
 from trainyard.spec.computes import Computes
 from trainyard.spec.diagnostic import Diagnostic, SpecError
 from trainyard.spec.findings import DocumentStore
-from trainyard.spec.loading import load_pipeline
+from trainyard.spec.loading import load_job
 
 MACHINE = LintSettings(computes={"gpus": "Standard_NC64as_T4_v3"})
 
@@ -86,7 +86,7 @@ def test_what_the_step_would_refuse_of_its_settings_file(project: Path, case: st
     if linted.startswith("pipelines") and rule != "AML007":
         assert [each.span.file.name for each in found.related] == ["ddp.yaml"], "the job that uses the file is named"
         with pytest.raises(SpecError, match=message.split(";")[0].split("'")[0]):
-            plan(load_pipeline(project / linted), Computes(DocumentStore(), MACHINE.computes))
+            plan(load_job(project / linted, strict=True), Computes(DocumentStore(), MACHINE.computes))
 
 
 def test_a_mistyped_key_is_corrected_if_asked(project: Path) -> None:

@@ -15,7 +15,7 @@ from trainyard.plan.planner import plan
 from trainyard.spec.computes import Computes
 from trainyard.spec.diagnostic import Diagnostic, SpecError
 from trainyard.spec.findings import DocumentStore
-from trainyard.spec.loading import load_pipeline
+from trainyard.spec.loading import load_job
 
 ROOT = Path(__file__).parents[2]
 GENERATOR = ROOT / "docs" / "generate_model_types.py"
@@ -103,7 +103,7 @@ def test_weights_are_one_for_each_dataset_that_is_mixed(tmp_path: Path, weights:
     if message is not None:
         assert f"data_weights: {weights}" in found[0].span.file.read_text().splitlines()[found[0].span.line - 1]
         with pytest.raises(SpecError, match=message.split(":")[0]):
-            plan(load_pipeline(file), Computes(DocumentStore(), {"gpu-t4": "Standard_NC64as_T4_v3"}))
+            plan(load_job(file, strict=True), Computes(DocumentStore(), {"gpu-t4": "Standard_NC64as_T4_v3"}))
 
 
 def test_tensorflows_parameter_servers_share_no_batch(tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_what_the_job_would_refuse(tmp_path: Path, case: str) -> None:
     assert message in found[0].message
     assert at in found[0].span.file.read_text().splitlines()[found[0].span.line - 1]
     with pytest.raises(SpecError) as refused:
-        plan(load_pipeline(file), Computes(DocumentStore(), {"gpu-t4": "Standard_NC64as_T4_v3"}))
+        plan(load_job(file, strict=True), Computes(DocumentStore(), {"gpu-t4": "Standard_NC64as_T4_v3"}))
     assert {each.rule for each in refused.value.diagnostics} == {each.rule for each in found}
     assert len(found) == 1 or case == "no JSON"
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from trainyard.spec.loading import load_pipeline
+from trainyard.spec.loading import load_job
 from trainyard.spec.model import Pipeline
 
 ENVIRONMENT = "azureml://registries/azureml/environments/acpt-pytorch-2.8-cuda12.6/versions/9"
@@ -78,7 +78,7 @@ def pipeline_of(tmp_path: Path) -> Callable[..., Pipeline]:
         }
         file = tmp_path / "pipeline.yaml"
         file.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
-        return load_pipeline(file, on_azure=True)
+        return load_job(file, on_azure=True, strict=True)
 
     return load
 

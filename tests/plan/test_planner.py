@@ -20,7 +20,7 @@ from trainyard.render.writing import write
 from trainyard.spec.computes import Computes
 from trainyard.spec.diagnostic import SpecError
 from trainyard.spec.findings import DocumentStore
-from trainyard.spec.loading import load_pipeline
+from trainyard.spec.loading import load_job
 from trainyard.spec.model import Pipeline
 
 ROOT = Path(__file__).parents[2]
@@ -72,7 +72,7 @@ def test_a_component_kept_in_azure_ml_is_named_and_the_rest_planned(pipeline_of,
 def test_a_pipeline_kept_in_azure_ml_is_one_unknown_job(tmp_path: Path) -> None:
     file = tmp_path / "whole.yaml"
     file.write_text("type: pipeline\ncomponent: azureml:whole:1\n", encoding="utf-8")
-    planned = plan(load_pipeline(file, on_azure=True), {})
+    planned = plan(load_job(file, on_azure=True, strict=True), {})
 
     assert planned.jobs == ()
     assert [(each.name, each.component) for each in planned.not_planned] == [("whole", "azureml:whole:1")]
@@ -217,7 +217,7 @@ def test_the_language_models_of_nd96_multiply_out(tmp_path, recipe: str) -> None
     write(project, render(project, "nd96", {}, tmp_path))
 
     train = jobs_of(
-        plan(load_pipeline(tmp_path / "pipelines" / f"{recipe}.yaml"), {"gpu-nd96": "Standard_ND96asr_v4"})
+        plan(load_job(tmp_path / "pipelines" / f"{recipe}.yaml", strict=True), {"gpu-nd96": "Standard_ND96asr_v4"})
     )[f"train_{recipe}"]
 
     assert (train.processes.world_size, train.batch.fits, train.findings) == (16, True, ())

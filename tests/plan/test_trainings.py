@@ -30,7 +30,7 @@ from trainyard.report.plan_page import as_html
 from trainyard.resources import schema_file
 from trainyard.spec.computes import Computes
 from trainyard.spec.findings import DocumentStore
-from trainyard.spec.loading import load_pipeline
+from trainyard.spec.loading import load_job
 from trainyard.spec.model import Pipeline
 
 ROOT = Path(__file__).parents[2]
@@ -38,7 +38,7 @@ ROOT = Path(__file__).parents[2]
 
 def _plan(recipe: str, sku: str = "Standard_ND96asr_v4", base_model: Architecture | None = None) -> Plan:
     """The plan of a committed pipeline as if its cluster were of this size."""
-    pipeline = load_pipeline(ROOT / "pipelines" / f"{recipe}.yaml")
+    pipeline = load_job(ROOT / "pipelines" / f"{recipe}.yaml", strict=True)
     return plan_with(pipeline, Computes(DocumentStore(), {"gpu-t4": sku}), Stated(base_model))
 
 
@@ -50,7 +50,7 @@ def _with_overrides(tmp_path: Path, recipe: str, overrides: str, changes: dict[s
         text = text.replace(old, new)
     file = tmp_path / f"{recipe}.yaml"
     file.write_text(text, encoding="utf-8")
-    return load_pipeline(file)
+    return load_job(file, strict=True)
 
 
 def _job(planned: Plan) -> JobPlan:
@@ -101,7 +101,9 @@ def test_images_and_classes_that_are_not_known_are_assumed_and_said(tmp_path: Pa
     source = "image_size: ${{parent.inputs.image_size}}\n      source: {type: uri_folder, path: azureml:images:1}"
     file = tmp_path / "ddp.yaml"
     file.write_text(text.replace("image_size: ${{parent.inputs.image_size}}", source), encoding="utf-8")
-    found = _job(plan_with(load_pipeline(file), Computes(DocumentStore(), {"gpu-t4": "Standard_ND96asr_v4"}))).estimate
+    found = _job(
+        plan_with(load_job(file, strict=True), Computes(DocumentStore(), {"gpu-t4": "Standard_ND96asr_v4"}))
+    ).estimate
     assert found is not None
     assert found.training.architecture.parameters == 28_589_128
     assert estimates.model_text(found.training).endswith("parameters; 1000 classes are assumed")
@@ -174,14 +176,14 @@ def test_a_training_that_mixes_data_says_how(tmp_path: Path) -> None:
     computes = Computes(DocumentStore(), {"gpu-nd96": "Standard_ND96asr_v4"})
 
     file.write_text(text.replace('overrides: "{}"', 'overrides: "{data_weights: \\"2,1,1\\"}"'), encoding="utf-8")
-    planned = plan_with(load_pipeline(file), computes)
+    planned = plan_with(load_job(file, strict=True), computes)
     assert _job(planned).data_shares == {"prepare_text": 0.5, "prepare_text_2": 0.25, "prepare_text_3": 0.25}
     assert "50.0% of the samples from prepare_text, 25.0% of the samples from prepare_text_2" in reporters.as_text(
         planned
     )
 
     file.write_text(text, encoding="utf-8")
-    planned = plan_with(load_pipeline(file), computes)
+    planned = plan_with(load_job(file, strict=True), computes)
     assert "each sample of prepare_text, prepare_text_2, prepare_text_3 once" in reporters.as_text(planned)
     jsonschema.validate(json.loads(reporters.as_json(planned)), json.loads(schema_file("plan").read_text()))
 
@@ -194,7 +196,7 @@ def test_plan_and_estimate_agree(tmp_path: Path, capsys: pytest.CaptureFixture[s
     text = file.read_text(encoding="utf-8").replace("../settings", f"{ROOT}/settings")
     file.write_text(text.replace('overrides: "{}"', 'overrides: "{ema_decay: 0.999}"'), encoding="utf-8")
     computes = Computes(DocumentStore(), {"gpu-nd96": "Standard_ND96asr_v4"})
-    planned = _job(plan_with(load_pipeline(file), computes)).estimate
+    planned = _job(plan_with(load_job(file, strict=True), computes)).estimate
     assert planned is not None
     training, shape = planned.training, planned.training.language_model
     assert (training.shard_size, training.has_moving_average) == (8, True)
@@ -305,7 +307,7 @@ def test_the_fastest_and_the_cheapest_profile_are_named() -> None:
 
 
 def test_the_page_stands_alone_and_draws_graph_memory_and_scaling() -> None:
-    pipeline = load_pipeline(ROOT / "pipelines" / "deepspeed.yaml")
+    pipeline = load_job(ROOT / "pipelines" / "deepspeed.yaml", strict=True)
     text = as_html(_plan("deepspeed"), pipeline, [])
     for job in ("prepare_text", "train_deepspeed", "evaluate"):
         assert text.count(f'href="#job-{job}"') == 2, "once for wide and once for narrow screens"

@@ -17,7 +17,7 @@ from trainyard.rehearse.display import Display
 from trainyard.rehearse.run_options import RunOptions
 from trainyard.rehearse.runner import run_pipeline
 from trainyard.settings.run_record import RunRecord
-from trainyard.spec.loading import load_pipeline
+from trainyard.spec.loading import load_job
 from trainyard.spec.model import Pipeline
 
 DATA = Path(__file__).parent / "data"
@@ -76,7 +76,7 @@ class Workspace:
         return self.pipeline({"work": {"component": self.component("worker", command, **component)}})
 
     def load(self, file: Path) -> Pipeline:
-        return load_pipeline(file)
+        return load_job(file, strict=True)
 
     def run(self, file: Path, **options: Any) -> RunRecord:
         """Run a pipeline file in this process."""
@@ -84,7 +84,7 @@ class Workspace:
         options = {"grace_seconds": 2.0, **options}
         try:
             return run_pipeline(
-                load_pipeline(file), RunOptions(self.runs_folder, **options), Display(stream=stream, live=False)
+                load_job(file, strict=True), RunOptions(self.runs_folder, **options), Display(stream=stream, live=False)
             )
         finally:
             self.shown = stream.getvalue()

@@ -26,9 +26,9 @@ import sys
 from pathlib import Path
 from trainyard.rehearse.display import Display
 from trainyard.rehearse.runner import RunOptions, run_pipeline
-from trainyard.spec.loading import load_pipeline
+from trainyard.spec.loading import load_job
 options = RunOptions(Path(sys.argv[2]), name="it", grace_seconds=float(sys.argv[3]))
-record = run_pipeline(load_pipeline(Path(sys.argv[1])), options, Display())
+record = run_pipeline(load_job(Path(sys.argv[1]), strict=True), options, Display())
 sys.exit(0 if record.status == "completed" else 1)
 """
 

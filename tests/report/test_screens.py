@@ -21,7 +21,7 @@ from trainyard.settings.run_record import read_run_record
 from trainyard.spec.computes import Computes
 from trainyard.spec.diagnostic import Span
 from trainyard.spec.findings import DocumentStore
-from trainyard.spec.loading import load_pipeline
+from trainyard.spec.loading import load_job
 
 ROOT = Path(__file__).parents[2]
 
@@ -116,7 +116,7 @@ def comparison_page(make_run_to_compare: Callable[..., Any], tmp_path: Path) -> 
 def plan_page(tmp_path: Path) -> Path:
     """The plan of a pipeline that trains, with a base model that is large enough to see the parts of its memory."""
     file = tmp_path / "plan.html"
-    pipeline = load_pipeline(ROOT / "pipelines" / "finetune.yaml")
+    pipeline = load_job(ROOT / "pipelines" / "finetune.yaml", strict=True)
     planned = plan(pipeline, Computes(DocumentStore()), Stated(find_model("llama-3.2-1b")))
     file.write_text(as_html(planned, pipeline), encoding="utf-8")
     return file
@@ -126,7 +126,7 @@ def plan_page(tmp_path: Path) -> Path:
 def difference_page(tmp_path: Path) -> Path:
     """What changes in a pipeline whose model is replaced by a larger one, which no longer fits."""
     file = tmp_path / "difference.html"
-    pipeline = load_pipeline(ROOT / "pipelines" / "finetune.yaml")
+    pipeline = load_job(ROOT / "pipelines" / "finetune.yaml", strict=True)
     before, after = (
         plan(pipeline, Computes(DocumentStore()), Stated(find_model(f"llama-3.{name}"))) for name in ("2-1b", "1-70b")
     )

@@ -27,7 +27,7 @@ from trainyard.spec.diagnostic import SpecError
 from trainyard.spec.documents import read_document
 from trainyard.spec.file_kinds import kind_of
 from trainyard.spec.findings import DocumentStore, Findings
-from trainyard.spec.loading import load_pipeline
+from trainyard.spec.loading import load_job
 from trainyard.spec.model import Pipeline, code_of
 from trainyard.spec.parsed import Parsed, Reading
 from trainyard.spec.pipelines import ComponentCache, read_pipeline
@@ -92,9 +92,9 @@ def test_lint_plan_and_run_agree_on_the_pipelines_of_the_corpora(file: Path) -> 
     answers = {name: as_answers(placement) for name, placement in lint_reads(file, store).items()}
     if file.name in NOT_LOADED:
         with pytest.raises(SpecError):
-            load_pipeline(file, store)
+            load_job(file, store, strict=True)
         return
-    pipeline = load_pipeline(file, store)
+    pipeline = load_job(file, store, strict=True)
     assert not any(value in (UNKNOWN, WRONG) for job in answers.values() for value in values_of(job))
     planned = plan_reads(pipeline)
     assert {name: planned[name] for name in answers} == {
@@ -173,7 +173,7 @@ def test_lint_plan_run_and_the_step_itself_agree_on_settings(tmp_path: Path, see
     assert settings_of(linted) == expected_settings(written)
 
     given = {name: value for name, value in drawn(random, SETTINGS).items() if value is not None}
-    pipeline = load_pipeline(file)
+    pipeline = load_job(file, strict=True)
     arguments = {f"inputs.{name}": as_typed(value) for name, value in given.items()}
     resolution = resolve_with(pipeline, arguments)
     over_overrides = {name: value for name, value in given.items() if name not in bound}
@@ -229,9 +229,9 @@ def check(file: Path, expected: dict[str, JobAnswers], *, loads: bool) -> None:
     }
     if not loads:
         with pytest.raises(SpecError):
-            load_pipeline(file, store)
+            load_job(file, store, strict=True)
         return
-    pipeline = load_pipeline(file, store)
+    pipeline = load_job(file, store, strict=True)
     counts = [count for job in expected.values() for count in (job.nodes, job.processes_per_node)]
     if UNKNOWN in counts:
         with pytest.raises(SpecError):

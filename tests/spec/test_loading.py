@@ -8,7 +8,7 @@ import pytest
 from trainyard.spec.diagnostic import Diagnostic, SpecError
 from trainyard.spec.expressions import CYCLE, UNKNOWN_COMMAND_PORT, UNKNOWN_PIPELINE_PORT, UNKNOWN_SCOPE
 from trainyard.spec.literals import LITERAL_OUT_OF_RANGE, MISSING_INPUT, UNKNOWN_INPUT, WRONG_LITERAL
-from trainyard.spec.loading import load_component, load_pipeline
+from trainyard.spec.loading import load_component, load_job
 from trainyard.spec.parsed import (
     BAD_REFERENCE,
     CODE_NOT_FOUND,
@@ -44,12 +44,12 @@ command: run ${{inputs.rate}} ${{outputs.out}} $[[ ${{inputs.data}} ]]
 
 def errors_of(file: Path) -> tuple[Diagnostic, ...]:
     with pytest.raises(SpecError) as caught:
-        load_pipeline(file)
+        load_job(file, strict=True)
     return caught.value.diagnostics
 
 
 def test_a_pipeline_is_read_whole(project: Path) -> None:
-    pipeline = load_pipeline(project / "pipelines" / "digits.yaml")
+    pipeline = load_job(project / "pipelines" / "digits.yaml", strict=True)
     assert pipeline.name == "digits"
     assert pipeline.display_name == "Digits"
     assert pipeline.default_compute is not None
@@ -64,7 +64,7 @@ def test_a_pipeline_is_read_whole(project: Path) -> None:
 
 
 def test_a_job_replaces_its_components_distribution_and_resources(project: Path) -> None:
-    train = load_pipeline(project / "pipelines" / "digits.yaml").jobs["train"]
+    train = load_job(project / "pipelines" / "digits.yaml", strict=True).jobs["train"]
     assert train.effective_distribution is not None
     assert train.effective_distribution.type == "pytorch"
     assert train.effective_distribution.process_count_per_instance is not None
@@ -78,7 +78,7 @@ def test_a_job_replaces_its_components_distribution_and_resources(project: Path)
 
 
 def test_files_are_found_from_the_file_that_names_them(project: Path) -> None:
-    jobs = load_pipeline(project / "pipelines" / "digits.yaml").jobs
+    jobs = load_job(project / "pipelines" / "digits.yaml", strict=True).jobs
     assert jobs["train"].component.code == project / "src"
     assert jobs["train"].component.environment is not None
     assert jobs["train"].component.environment.conda_file == project / "environments" / "conda.yaml"
@@ -87,7 +87,7 @@ def test_files_are_found_from_the_file_that_names_them(project: Path) -> None:
 
 
 def test_a_job_with_its_own_command_has_ports_of_what_it_is_bound_to(project: Path) -> None:
-    component = load_pipeline(project / "pipelines" / "digits.yaml").jobs["evaluate"].component
+    component = load_job(project / "pipelines" / "digits.yaml", strict=True).jobs["evaluate"].component
     assert component.name == "evaluate"
     assert {name: port.type for name, port in component.inputs.items()} == {
         "model": "custom_model",
@@ -109,7 +109,7 @@ def test_a_component_is_read_whole(project: Path) -> None:
 
 
 def test_jobs_come_behind_those_they_wait_for(project: Path) -> None:
-    pipeline = load_pipeline(project / "pipelines" / "digits.yaml")
+    pipeline = load_job(project / "pipelines" / "digits.yaml", strict=True)
     assert Resolution(pipeline).waits_for == {
         "prepare": frozenset(),
         "train": frozenset({"prepare"}),
@@ -129,7 +129,7 @@ def test_an_inline_component_and_literals_as_value(write: Callable[[str, str], P
     file = write(
         "p.yaml", f"type: pipeline\njobs:\n  a:\n    component:\n{indented}    inputs: {{rate: {{value: 0.5}}}}\n"
     )
-    job = load_pipeline(file).jobs["a"]
+    job = load_job(file, strict=True).jobs["a"]
     assert job.inputs["rate"].data == 0.5
     assert job.component.name == "step"
 
@@ -142,7 +142,9 @@ def test_a_pipeline_whose_jobs_are_in_a_component(write: Callable[[str, str], Pa
         "inputs:\n  rate: {type: number}\n  data: {type: uri_folder, optional: true}\n"
         "jobs:\n  a:\n    component: ./step.yaml\n    inputs: {rate: '${{parent.inputs.rate}}'}\n",
     )
-    pipeline = load_pipeline(write("p.yaml", "type: pipeline\ncomponent: parts/whole.yaml\ninputs: {rate: 0.3}\n"))
+    pipeline = load_job(
+        write("p.yaml", "type: pipeline\ncomponent: parts/whole.yaml\ninputs: {rate: 0.3}\n"), strict=True
+    )
     assert pipeline.inputs["rate"].default is not None
     assert pipeline.inputs["rate"].default.data == 0.3
     assert list(pipeline.jobs) == ["a"]
@@ -252,7 +254,7 @@ def test_one_mistake_in_a_job(write: Callable[[str, str], Path], job: str, rule:
         ("type: pipeline\ninputs: {a: [1]}\njobs: {a: {component: ./c.yaml}}\n", WRONG_TYPE.id),
         ("type: pipeline\ninputs: {a: {type: integr}}\njobs: {a: {component: ./c.yaml}}\n", NOT_A_CHOICE.id),
         ("type: pipeline\nsettings: {force_rerun: perhaps}\njobs: {a: {component: ./c.yaml}}\n", WRONG_TYPE.id),
-        ("type: command\ncommand: run\nenvironment: azureml:e:1\ncompute: azureml:c\n", UNKNOWN_KIND.id),
+        ("name: e\nimage: python:3.11\n", UNKNOWN_KIND.id),
         ("- a\n", NOT_A_MAPPING.id),
     ],
 )  # fmt: skip
@@ -317,7 +319,7 @@ def test_a_cycle_is_shown_whole(write: Callable[[str, str], Path]) -> None:
 def test_the_order_of_a_cycle_is_refused(write: Callable[[str, str], Path], project: Path) -> None:
     from trainyard.spec.documents import Value
 
-    pipeline = load_pipeline(project / "pipelines" / "digits.yaml")
+    pipeline = load_job(project / "pipelines" / "digits.yaml", strict=True)
     prepare = pipeline.jobs["prepare"]
     source = Value({"path": ["${{parent.jobs.train.outputs.model}}"]}, prepare.span)
     pipeline.jobs["prepare"] = prepare._replace(inputs={"source": source})
@@ -330,5 +332,5 @@ def test_data_that_is_not_there_yet_does_not_stop_a_load(write: Callable[[str, s
     file = write(
         "p.yaml", "type: pipeline\njobs:\n  a:\n    component: ./c.yaml\n    inputs: {data: {path: ./none}, rate: 1}\n"
     )
-    path = load_pipeline(file).jobs["a"].inputs["data"].data["path"]
+    path = load_job(file, strict=True).jobs["a"].inputs["data"].data["path"]
     assert str(path).endswith("none")

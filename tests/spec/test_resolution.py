@@ -12,7 +12,7 @@ from trainyard.spec.diagnostic import SpecError
 from trainyard.spec.documents import Value, read_document
 from trainyard.spec.expressions import CYCLE
 from trainyard.spec.literals import LITERAL_OUT_OF_RANGE, WRONG_LITERAL
-from trainyard.spec.loading import load_component, load_pipeline
+from trainyard.spec.loading import load_component, load_job
 from trainyard.spec.resolution import Resolution, resolve_component
 from trainyard.spec.resolved import DataPath, JobOutput, Known, Unknown, Wrong, settled
 from trainyard.spec.rules import OUT_OF_BOUNDS
@@ -66,7 +66,7 @@ def whole(write: Write) -> Callable[[str], Resolution]:
     def resolved(size: str) -> Resolution:
         write("step.yaml", STEP)
         write("part.yaml", PART)
-        return Resolution(load_pipeline(write("whole.yaml", WHOLE % size)))
+        return Resolution(load_job(write("whole.yaml", WHOLE % size), strict=True))
 
     return resolved
 
@@ -154,7 +154,7 @@ def test_inputs_bound_in_a_circle_are_wrong(write: Write, quoted: str) -> None:
         "  b: {component: ./step.yaml, inputs: {gpus: '${{parent.jobs.a.inputs.gpus}}'}}\n"
     )
     with pytest.raises(SpecError) as caught:
-        load_pipeline(write("p.yaml", text))
+        load_job(write("p.yaml", text), strict=True)
     assert CYCLE.id in {each.rule for each in caught.value.diagnostics}
 
 
@@ -166,7 +166,7 @@ def test_data_is_a_path_however_it_is_given(write: Write) -> None:
         "  a: {component: ./step.yaml, inputs: {data: {type: uri_folder, path: './${{parent.inputs.name}}'}}}\n"
         "  b: {component: ./step.yaml, inputs: {data: ./data}}\n"
     )
-    jobs = Resolution(load_pipeline(write("p.yaml", text))).jobs
+    jobs = Resolution(load_job(write("p.yaml", text), strict=True)).jobs
 
     assert settled(jobs["a"].input("data")) == settled(jobs["b"].input("data")) == DataPath("./data", "uri_folder")
 

@@ -17,7 +17,7 @@ from trainyard.settings.steps import STEP_CONFIGS
 from trainyard.settings.task_fields import built_in_step_fields
 from trainyard.spec.computes import Computes
 from trainyard.spec.findings import DocumentStore
-from trainyard.spec.loading import load_job, load_pipeline
+from trainyard.spec.loading import load_job
 from trainyard.spec.resolution import JobUse, Resolution
 from trainyard.spec.resolved import Known, Unknown
 from trainyard.spec.set_inputs import resolve_with
@@ -32,7 +32,7 @@ def file(tmp_path: Path) -> Path:
 
 def training(file: Path, **set_to: str) -> JobUse:
     arguments = {f"inputs.{name}": text for name, text in set_to.items()}
-    return resolve_with(load_pipeline(file), arguments).jobs["train"]
+    return resolve_with(load_job(file, strict=True), arguments).jobs["train"]
 
 
 def value(use: JobUse, name: str) -> Any:
@@ -124,12 +124,12 @@ inputs:
 
 
 def test_plan_reads_the_settings_file(file: Path) -> None:
-    (job,) = plan(load_pipeline(file), Computes(DocumentStore(), MACHINE)).jobs
+    (job,) = plan(load_job(file, strict=True), Computes(DocumentStore(), MACHINE)).jobs
     assert job.batch is not None
     assert (job.batch.micro_batch_size, job.batch.global_batch_size, job.batch.accumulation_steps) == (16, 64, 1)
     assert job.estimate is not None, job.estimate_reason
     change(file.parents[1] / "settings" / "ddp.yaml", "epochs: 16", "max_steps: 50")
-    (job,) = plan(load_pipeline(file), Computes(DocumentStore(), MACHINE)).jobs
+    (job,) = plan(load_job(file, strict=True), Computes(DocumentStore(), MACHINE)).jobs
     assert job.steps == 50
 
 
@@ -154,7 +154,7 @@ def test_what_overrides_have_already_stays(file: Path) -> None:
 def test_a_port_that_the_pipeline_does_not_bind_is_set_alike(file: Path) -> None:
     use = training(file, epochs="1")
     assert value(use, "epochs") == 1
-    by_job = resolve_with(load_pipeline(file), {"jobs.train.inputs.epochs": "2", "jobs.train.inputs.seed": "5"})
+    by_job = resolve_with(load_job(file, strict=True), {"jobs.train.inputs.epochs": "2", "jobs.train.inputs.seed": "5"})
     assert (value(by_job.jobs["train"], "epochs"), value(by_job.jobs["train"], "seed")) == (2, 5)
 
 
@@ -191,7 +191,7 @@ def test_what_names_no_setting_or_does_not_suit_it_is_refused(
     file: Path, arguments: dict[str, str], words: list[str]
 ) -> None:
     with pytest.raises(UsageError) as refused:
-        resolve_with(load_pipeline(file), arguments)
+        resolve_with(load_job(file, strict=True), arguments)
     for word in words:
         assert word in str(refused.value)
 
@@ -200,7 +200,7 @@ def test_a_setting_of_several_jobs_has_to_name_one(file: Path) -> None:
     file.write_text(file.read_text() + TRAIN_TWICE.lstrip("\n"))
     with pytest.raises(UsageError, match=r"jobs\.train\.inputs\.weight_decay or jobs\.again\.inputs\.weight_decay"):
         training(file, weight_decay="0.1")
-    both = resolve_with(load_pipeline(file), {"jobs.again.inputs.weight_decay": "0.1"}).jobs
+    both = resolve_with(load_job(file, strict=True), {"jobs.again.inputs.weight_decay": "0.1"}).jobs
     assert [value(both[name], "weight_decay") for name in ("train", "again")] == [0.3, 0.1]
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.azure.workspace import azure_ml
-from trainyard.spec.loading import load_component, load_pipeline
+from trainyard.spec.loading import load_component, load_job
 
 
 def as_job(file: str | os.PathLike[str]) -> Any:
@@ -16,7 +16,7 @@ def as_job(file: str | os.PathLike[str]) -> Any:
     Its inputs and jobs are attributes: `job.inputs.epochs = 3`, `job.jobs["train_ddp"].resources.instance_count = 2`.
     Raise SpecError, with every place, for what Trainyard finds wrong in the file, and UserError without azure-ai-ml.
     """
-    load_pipeline(Path(file), on_azure=True)
+    load_job(Path(file), strict=True, on_azure=True)
     return azure_ml().load_job(os.fspath(file))
 
 

@@ -16,7 +16,7 @@ from trainyard.errors import UserError
 from trainyard.spec.diagnostic import Diagnostic, SpecError
 from trainyard.spec.documents import Node
 from trainyard.spec.findings import DocumentStore
-from trainyard.spec.loading import load_pipeline
+from trainyard.spec.loading import load_job
 from trainyard.spec.model import Component
 
 _STORAGE_HOSTS = (".blob.core.windows.net", ".dfs.core.windows.net")
@@ -144,7 +144,7 @@ def _file_sent(error: Any, file: Path) -> Path:
         sent = json.loads(request.content)["properties"]["componentSpec"]["command"].split()
     except (AttributeError, KeyError, TypeError, ValueError):
         return file.resolve()
-    components = [job.component for job in load_pipeline(file, on_azure=True).jobs.values()]
+    components = [job.component for job in load_job(file, strict=True, on_azure=True).jobs.values()]
     files = [each.file for each in components if isinstance(each, Component) and each.command.data.split() == sent]
     return files[0] if files else file.resolve()
 

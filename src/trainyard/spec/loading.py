@@ -32,31 +32,17 @@ _STANDALONE_JOBS: tuple[Kind, ...] = ("command_job", "sweep_job", "other_job")
 _RUNS_HERE: tuple[Kind, ...] = (*_STANDALONE_JOBS, "pipeline", "pipeline_component")
 
 
-def load_pipeline(file: Path, store: DocumentStore | None = None, *, on_azure: bool = False) -> Pipeline:
-    """Read a pipeline job and every component it names, and check how they are bound to each other.
-
-    `store` holds files that were read already. Paths in the model, and in what is raised, are absolute. Raises
-    SpecError with all that is wrong: YAML, bindings, types of literals, missing files, cycles, and what only Azure ML
-    has (components and code kept there, AutoML and data transfer). The latter not if it is for a run `on_azure`: such
-    jobs have no component then, or none with code.
-    """
-    return _load(file, ("pipeline", "pipeline_component"), store, strict=True, on_azure=on_azure)
-
-
 def load_job(
     file: Path, store: DocumentStore | None = None, *, strict: bool = False, on_azure: bool = False
 ) -> Pipeline:
-    """Read what `run`, `plan`, `graph` and `submit` take: a pipeline, or a standalone job as one with one job.
+    """Read a pipeline and every component it names, or a standalone job as a pipeline with one job, and check bindings.
 
-    As `load_pipeline`, but raises only for what Azure ML itself refuses, unless `strict`.
+    `store` holds files that were read already. Paths in the model, and in what is raised, are absolute. Raises
+    SpecError with all that Azure ML refuses, and if `strict` with all that is wrong: YAML, bindings, types of literals,
+    missing files, cycles, and what only Azure ML has (components and code kept there, AutoML and data transfer). The
+    latter not if it is for a run `on_azure`: such jobs have no component then, or none with code.
     """
-    return _load(file, _RUNS_HERE, store, strict=strict, on_azure=on_azure)
-
-
-def _load(
-    file: Path, readable: tuple[Kind, ...], store: DocumentStore | None, *, strict: bool, on_azure: bool
-) -> Pipeline:
-    reading = _open(file, readable, "pipeline", store or DocumentStore())
+    reading = _open(file, _RUNS_HERE, "pipeline", store or DocumentStore())
     kind = kind_of(reading.document) or "pipeline"
     read = read_standalone_job if kind in _STANDALONE_JOBS else read_pipeline
     components = ComponentCache()

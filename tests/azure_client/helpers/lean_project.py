@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 from trainyard.rehearse.snapshots import snapshot_of
-from trainyard.spec.loading import load_pipeline
+from trainyard.spec.loading import load_job
 from trainyard.spec.model import Component
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -17,7 +17,7 @@ def lean_project(folder: Path) -> Path:
     """Copy templates, profiles and what they render into a folder, and of `src` only what a job's snapshot takes."""
     for name in ("profiles", "settings", "templates", *_RENDERED):
         shutil.copytree(ROOT / name, folder / name)
-    component = load_pipeline(ROOT / "pipelines" / "ddp.yaml").jobs["train_ddp"].component
+    component = load_job(ROOT / "pipelines" / "ddp.yaml", strict=True).jobs["train_ddp"].component
     assert isinstance(component, Component)
     snapshot_of(component).copy_to(folder / "src")
     shutil.copy(ROOT / "src" / ".amlignore", folder / "src")

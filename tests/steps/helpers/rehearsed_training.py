@@ -16,7 +16,7 @@ from trainyard.rehearse.display import Display
 from trainyard.rehearse.run_options import RunOptions
 from trainyard.rehearse.runner import run_pipeline
 from trainyard.settings.run_record import RunRecord
-from trainyard.spec.loading import load_pipeline
+from trainyard.spec.loading import load_job
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class RehearsedTraining:
         file = self.folder / "pipeline.yml"
         file.write_text(json.dumps(self._pipeline(), indent=1))
         options = RunOptions(self.folder / "runs", name=name, use_cache=False, preempt=preempt, python=self.python)
-        return run_pipeline(load_pipeline(file), options, Display(quiet=True, stream=io.StringIO()))
+        return run_pipeline(load_job(file, strict=True), options, Display(quiet=True, stream=io.StringIO()))
 
     def _pipeline(self) -> dict[str, object]:
         flags = ("--epochs", 2, "--checkpoint-every-steps", self.save_every, "--global-batch-size", 64)
