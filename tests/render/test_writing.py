@@ -154,18 +154,6 @@ def test_a_header_reads_as_it_was_written(name: str, template: str, profile: str
     assert content_of(text) == content
 
 
-OLD_SENTENCE = SENTENCE.replace("edit those", "edit those, not this file")
-OLD_FIELDS = '"format": "trainyard.rendered/1", "template": "a.yaml.j2", "profile": "t4", "content_digest": "63b1"'
-
-
-@pytest.mark.parametrize("settings", [{}, {"nodes": 4}], ids=str)
-def test_headers_of_two_lines_are_recognized(settings: dict[str, object]) -> None:
-    sentence = OLD_SENTENCE.format("".join(f" --set {key}={value}" for key, value in settings.items()))
-    as_comment = f"# {sentence}\n# trainyard: {{{OLD_FIELDS}}}\na: 1\n"
-    in_json = f'{{\n  "_rendered": {{"remark": "{sentence}", {OLD_FIELDS}}},\n  "a": 1\n}}\n'
-    assert read_header(as_comment) == read_header(in_json) == ("a.yaml.j2", "t4", settings)
-
-
 CONFLICT = "<<<<<<< HEAD\n{}\n=======\n{}\n>>>>>>> other\n"
 
 

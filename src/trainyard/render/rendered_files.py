@@ -34,13 +34,11 @@ JSON_BEGINNING = "{\n"
 # Where two branches rendered different files, git may have put its mark above the header; ours is the first below it.
 _MERGE_MARK = r"(?:<{7}[^\n]*\n)?"
 _COMMENT = re.compile(rf"{_MERGE_MARK}# (?P<header>Rendered from templates/[^\r\n]*)")
-_JSON_KEY = re.compile(  # the value was an object with a remark until version 0.1.0
-    rf'{_MERGE_MARK}\{{\s*{_MERGE_MARK}\s*"_rendered":\s*(?:\{{\s*"remark":\s*)?(?P<header>"(?:[^"\\\n]|\\.)*")'
-)
+_JSON_KEY = re.compile(rf'{_MERGE_MARK}\{{\s*{_MERGE_MARK}\s*"_rendered":\s*(?P<header>"(?:[^"\\\n]|\\.)*")')
 # The lengths are far beyond those of real headers. They bound the time that a forged one takes.
 _SENTENCE = re.compile(
-    r"Rendered from templates/(?P<template>.{1,1000}?) and profiles/(?P<profile>.{1,300}?)\.yaml: edit those"
-    r"(?:, not this file)?, then run `trainyard render (?P<arguments>.{1,100000})`\."
+    r"Rendered from templates/(?P<template>.{1,1000}?) and profiles/(?P<profile>.{1,300}?)\.yaml: edit those, "
+    r"then run `trainyard render (?P<arguments>.{1,100000})`\."
 )
 _FIRST_BYTES = 1024
 _MARK = b"Rendered from templates/"
