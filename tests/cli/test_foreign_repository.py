@@ -75,7 +75,7 @@ def test_a_repository_of_jobs_that_stand_alone(trainyard: Run, repository: Path)
 
     assert trainyard("lint").exit_code == 0
     for verb in ("plan", "graph", "run"):
-        assert trainyard(verb).stderr.startswith("error: missing FILE, such as jobs/train/job.yaml\n")
+        assert trainyard(verb).stderr.startswith("error: missing FILE, such as pipeline.yml\n")
     assert "processes    1 process on 1 node" in trainyard("plan", "jobs/train/job.yaml").stdout
     assert "1 process on 1 node" in trainyard("graph", "jobs/train/job.yaml").stdout
     ran = trainyard("run", "jobs/train/job.yaml", "--name", "one", "--set", "inputs.epochs=2")

@@ -135,7 +135,7 @@ def chosen_file(file: str | None, file_option: str | None, profile: str | None =
         raise click.UsageError(f"FILE is given twice: {file} and -f {file_option}; give one")
     chosen = file or file_option
     if not chosen:
-        raise click.UsageError(f"missing FILE, such as {_an_example() or 'pipeline.yml'}")
+        raise click.UsageError(f"missing FILE, such as {_example_in(Path('pipelines'), Path()) or 'pipeline.yml'}")
     if "://" in chosen:
         raise click.UsageError(f"{chosen} is an address; expected a file on this machine")
     path = Path(chosen)
@@ -170,14 +170,6 @@ def _yaml_files(folder: Path) -> list[Path]:
 
 
 _JOB = regex(r"^type:\s*pipeline\s*$|/(pipeline|command|sweep)Job\.schema\.json", re.MULTILINE)
-
-
-def _an_example() -> Path | None:
-    """Return a file that a newcomer to this folder could mean; None without any, three folders deep."""
-    below = (Path().glob(depth) for depth in ("*/", "*/*/", "*/*/*/"))
-    shown = ((each for each in folders if not any(part[0] == "." for part in each.parts)) for folders in below)
-    found = (_example_in(*folders) for folders in ([Path("pipelines")], [Path()], *shown))
-    return next(filter(None, found), None)
 
 
 def _example_in(*folders: Path) -> Path | None:

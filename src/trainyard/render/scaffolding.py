@@ -65,12 +65,6 @@ _TASKS = {
 _IMAGE_OF_STEP = re.compile(r"(?m)^(?:  #.*\n)*  (\w+): (?:azureml:|trainyard).*\n")
 """The line of a profile for a step's image, with the comment above it."""
 
-_OWN_IMAGE = {
-    " Your own image: `environment: trainyard` (environments/trainyard/Dockerfile).": " Others: azureml:NAME:VERSION.",
-    " For text in .zst files: `prepare_text: trainyard`.": "",
-}
-"""What profiles say of an image that most recipes do not have, and what they say without it."""
-
 
 def new_project(name: str, recipe: str, source: InstalledFrom) -> dict[str, str]:
     """Return the text of a new project's files, by path; what Trainyard copies and renders is not among them.
@@ -220,9 +214,6 @@ def _profile_for(text: str, recipe: str) -> str:
     """Return one of our profiles with the settings of one recipe only, under the new pipeline's name."""
     steps = {"default", *(template.rpartition("/")[2] for template in _TEMPLATES[recipe])}
     text = _IMAGE_OF_STEP.sub(lambda line: line.group() if line[1] in steps else "", text)
-    if not set(_OWN_ENVIRONMENT) <= set(_TEMPLATES[recipe]):
-        for said, instead in _OWN_IMAGE.items():
-            text = text.replace(said, instead)
     head, found, pipelines = text.partition("\npipelines:\n")
     pattern = rf"^  {recipe}:\n(?:(?:    .*)?\n)*"
     settings = re.search(pattern, pipelines, re.MULTILINE)
