@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from trainyard.errors import UsageError
 from trainyard.lint import linter
@@ -33,18 +33,11 @@ _PROFILES = "profiles"
 _REFUSED_BY_PROGRAMS = REFUSED_BY_STEPS | {rule.id for rule in (UNKNOWN_FLAG, MISSING_FLAG, WRONG_CHOICE, FLAG_VALUE)}
 
 
-class ErrorsBeforeARun(NamedTuple):
-    """What Azure ML refuses, what a job's own program refuses, and what neither does, such as keys that are dropped."""
+def errors_before_a_run(file: Path, store: DocumentStore) -> tuple[list[Diagnostic], ...]:
+    """Return what Azure ML refuses of a job's file, what a job's own program does, and what neither does.
 
-    refused: Sequence[Diagnostic]
-    refused_by_programs: Sequence[Diagnostic]
-    let_pass: Sequence[Diagnostic]
-
-
-def errors_before_a_run(file: Path, store: DocumentStore) -> ErrorsBeforeARun:
-    """Return the errors in a job's file, and the keys that Azure ML drops.
-
-    The files that are read stay in `store`. Raise SpecError for a file that is not a job.
+    The last includes the keys that Azure ML drops. The files that are read stay in `store`. Raise SpecError for a file
+    that is not a job.
     """
     found = _found_before(file, store, _does_damage)
     require_job(file, store)
@@ -52,7 +45,7 @@ def errors_before_a_run(file: Path, store: DocumentStore) -> ErrorsBeforeARun:
     found = [each for each in found if each.rule != NO_COMPUTE.id]
     refused = [each for each in found if each.severity == "error" and stops_a_run(each)]
     by_programs = [each for each in found if each.rule in _REFUSED_BY_PROGRAMS]
-    return ErrorsBeforeARun(refused, by_programs, [each for each in found if each not in (*refused, *by_programs)])
+    return refused, by_programs, [each for each in found if each not in (*refused, *by_programs)]
 
 
 def findings_before_a_submission(file: Path, store: DocumentStore) -> Sequence[Diagnostic]:

@@ -118,6 +118,7 @@ def test_other_quantities() -> None:
     assert quantities.number(11_527.4) == "11,527"
     assert quantities.number(0.0) == "0"
     assert quantities.number(math.inf) == "not finite"
+    assert quantities.memory(65536) == "64 KiB"
     assert quantities.memory(512 * 2**20) == "512 MiB"
     assert quantities.memory(31.25 * 2**30) == "31.2 GiB"
     assert quantities.figure("top_5_accuracy", 0.5) == "50.0 %"

@@ -78,7 +78,6 @@ def _examine(folder: Path) -> Iterator[Check]:
     yield from _gpus()
     yield _program(("mpirun",), "jobs with `distribution: mpi`; on Debian and Ubuntu: apt install openmpi-bin")
     yield _program(("docker", "podman"), "jobs in containers (`run --environments docker`)")
-    yield _program(("chromium", "chromium-browser", "google-chrome"), "the report's browser test")
     yield from _azure_cli()
     yield _workspace()
 

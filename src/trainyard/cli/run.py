@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
@@ -133,9 +133,9 @@ def run(
     sys.exit(conclude(record.folder, pipeline, chosen, given, profile))
 
 
-def _errors_before_a_run(file: Path, overrides: Mapping[str, str]) -> tuple[Sequence[Diagnostic], ...]:
+def _errors_before_a_run(file: Path, overrides: Mapping[str, str]) -> tuple[list[Diagnostic], ...]:
     from trainyard.project_findings import errors_before_a_run
 
     store = DocumentStore()
     set_in_file(file, overrides, store)
-    return tuple(errors_before_a_run(file, store))
+    return errors_before_a_run(file, store)

@@ -196,7 +196,7 @@ def draw_chart(look: Look, lines: Sequence[Line], width: float = _WIDTHS[0]) -> 
     """Return the chart of some series, each of at least one point, thinned where they have many."""
     series = [line._replace(points=thinned(line.points, look.most_points)) for line in lines]
     steps = [step for line in series for step, _ in line.points]
-    step_range = _widened(min(steps), max(steps))
+    step_range = widened(min(steps), max(steps))
     value_range = _value_range([value for line in series for _, value in line.points if math.isfinite(value)], look)
     right, bottom = width - _RIGHT, _HEIGHT - _BOTTOM
 
@@ -262,7 +262,7 @@ def _strokes(points: Sequence[Point], x: Callable[[float], float], y: Callable[[
             yield "M" + "L".join(places) + ("h0" if len(places) == 1 else "")
 
 
-def _widened(low: float, high: float) -> tuple[float, float]:
+def widened(low: float, high: float) -> tuple[float, float]:
     """Return a range whose ticks differ in few digits; a nearly constant series becomes a level line."""
     if high - low > _LEAST_RELATIVE_RANGE * max(abs(low), abs(high)):
         return low, high
@@ -274,7 +274,7 @@ def _value_range(values: Sequence[float], look: Look) -> tuple[float, float]:
     """Return the range of the values with a margin; shares include 0…1, other charts may start from zero."""
     if not values:
         return 0.0, 1.0
-    low, high = _widened(min(0.0, *values) if look.from_zero else min(values), max(values))
+    low, high = widened(min(0.0, *values) if look.from_zero else min(values), max(values))
     margin = (high - low) * 0.06
     if look.is_share:
         return max(low - margin, min(low, 0.0)), min(high + margin, max(high, 1.0))

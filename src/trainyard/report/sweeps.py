@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from trainyard.report.curves import axis_labels, round_ticks
+from trainyard.report.curves import axis_labels, round_ticks, widened
 from trainyard.settings.quantities import as_text, duration, number
 from trainyard.settings.run_record import JobRecord, TrialRecord, trials_in_words
 
@@ -76,11 +76,8 @@ class Scale:
         if not all(type(value) in (int, float) and math.isfinite(value) for value in values):
             self._names = list(dict.fromkeys(map(as_text, values)))
             return
-        self._low, self._high = float(min(values)), float(max(values))
+        self._low, self._high = widened(float(min(values)), float(max(values)))
         self._is_logarithmic = self._low > 0 and self._high / self._low >= logarithmic_from
-        if self._low == self._high:
-            margin = abs(self._low) * 0.1 or 1.0
-            self._low, self._high = self._low - margin, self._high + margin
 
     def place(self, value: Any) -> float:
         """Return the place of a value."""

@@ -87,8 +87,10 @@ def figure(name: str, value: float) -> str:
 
 
 def memory(size_bytes: float) -> str:
-    """Return `512 MiB`, `31.2 GiB`."""
-    return f"{size_bytes / 2**30:.1f} GiB" if size_bytes >= 2**30 else f"{size_bytes / 2**20:.0f} MiB"
+    """Return `64 KiB`, `512 MiB`, `31.2 GiB`."""
+    if size_bytes >= 2**30:
+        return f"{size_bytes / 2**30:.1f} GiB"
+    return f"{size_bytes / 2**20:.0f} MiB" if size_bytes >= 2**20 else f"{size_bytes / 2**10:.0f} KiB"
 
 
 def as_text(value: Any) -> str:

@@ -68,7 +68,6 @@ def read_command(
         resources=read_resources(node, reading),
         is_deterministic=findings.boolean(node, "is_deterministic", default=True),
         display_name=findings.text(node, "display_name"),
-        version=findings.text(node, "version"),
         additional_includes=tuple(_additional_includes(node, reading)),
     )
     command_node = node.find_text("command")

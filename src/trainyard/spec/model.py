@@ -218,7 +218,6 @@ class Component(NamedTuple):
     resources: Resources | None = None
     is_deterministic: bool = True
     display_name: str = ""
-    version: str = ""
     additional_includes: tuple[Path, ...] = ()
     task: Task | None = None
 
@@ -345,7 +344,6 @@ class Pipeline(PipelineComponent):
 
     display_name: str = ""
     experiment_name: str = ""
-    description: str = ""
     force_rerun: bool = False
     continue_on_step_failure: bool = False
     default_datastore: str = ""

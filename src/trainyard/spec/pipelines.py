@@ -138,7 +138,6 @@ def read_pipeline(node: Node, reading: Reading, cache: ComponentCache) -> Pipeli
         default_compute=_default_compute(node, findings),
         display_name=findings.text(node, "display_name"),
         experiment_name=findings.text(node, "experiment_name"),
-        description=findings.text(node, "description"),
         force_rerun=findings.boolean(node, "settings", "force_rerun", default=False),
         continue_on_step_failure=findings.boolean(node, "settings", "continue_on_step_failure", default=False),
         default_datastore=findings.text(node, "settings", "default_datastore"),
@@ -211,7 +210,6 @@ def read_standalone_job(node: Node, reading: Reading, cache: ComponentCache) -> 
         jobs={name: job},
         display_name=findings.text(node, "display_name"),
         experiment_name=findings.text(node, "experiment_name"),
-        description=findings.text(node, "description"),
     )
     _settle_own_ports(job, pipeline)
     _read_settings_of_job(job, pipeline, reading)

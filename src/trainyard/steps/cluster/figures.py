@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trainyard.settings.quantities import memory
 from trainyard.steps.cluster.bandwidth import Measurement, PairMeasurement
 from trainyard.steps.cluster.node import Facts
 from trainyard.steps.runtime.pictures import BLUE, GREEN, GRID, LINE, RED, SOFT, new_figure, quiet_frame
@@ -85,14 +86,6 @@ def rate_text(bytes_per_second: float) -> str:
     return f"{bytes_per_second / GB:.3g} GB/s"
 
 
-def size_text(size_bytes: int) -> str:
-    """Return `64 KiB`, `16 MiB`, `4 GiB`: the largest unit in which at least one."""
-    for exponent, name in ((3, "GiB"), (2, "MiB"), (1, "KiB")):
-        if size_bytes >= 1024**exponent:
-            return f"{size_bytes / 1024**exponent:.4g} {name}"
-    return f"{size_bytes} bytes"
-
-
 def draw_cluster(found: ClusterFigures, floor_bytes_per_second: float, title: str, file: Path) -> None:
     """Write a PNG: the whole world and pairs over message sizes, and how fast each rank and node is. A floor of 0 is
     not drawn."""
@@ -125,7 +118,7 @@ def _draw_over_sizes(axes: Axes, title: str, measurements: Sequence[Measurement 
         axes.plot(sizes, medians, marker="o", markersize=4, color=colour, label=operation.replace("_", "-"))
     axes.set_title(title, loc="left", fontsize=10, color=SOFT)
     axes.set_xscale("log", base=2)
-    axes.set_xticks(sizes, [size_text(size) for size in sizes], rotation=45, ha="right", fontsize=8)
+    axes.set_xticks(sizes, [memory(size) for size in sizes], rotation=45, ha="right", fontsize=8)
     axes.minorticks_off()
     axes.set_ylim(bottom=0)
     axes.set_xlabel("message", color=SOFT)

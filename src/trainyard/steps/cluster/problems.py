@@ -8,15 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from trainyard.settings.quantities import memory
 from trainyard.settings.steps.measurements import CheckCluster
-from trainyard.steps.cluster.figures import (
-    GB,
-    ClusterFigures,
-    rate_text,
-    rates_of_units,
-    size_text,
-    slowest_collectives,
-)
+from trainyard.steps.cluster.figures import GB, ClusterFigures, rate_text, rates_of_units, slowest_collectives
 from trainyard.steps.cluster.node import Gpu
 
 _COMPARED = (("driver", "drivers"), ("highest_clock_mhz", "highest clocks"), ("ecc", "ECC modes"))
@@ -117,7 +111,7 @@ def _missed_between_nodes(settings: CheckCluster, found: ClusterFigures) -> Iter
     floor = world_floor_gb(settings, found) if floor else 0.0
     for measured in found.of_largest_message():
         if measured.bus_bytes_per_second < floor * GB:
-            what = f"{measured.operation.replace('_', '-')} of {size_text(measured.bytes)} over all nodes"
+            what = f"{measured.operation.replace('_', '-')} of {memory(measured.bytes)} over all nodes"
             yield Miss(what, measured.bus_bytes_per_second, floor, flag)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from trainyard.settings.quantities import counted
+from trainyard.settings.quantities import counted, memory
 from trainyard.settings.steps.measurements import CheckCluster
 from trainyard.steps.cluster.bandwidth import (
     ALL_REDUCE,
@@ -28,7 +28,7 @@ from trainyard.steps.cluster.bandwidth import (
     partners_between_nodes,
     partners_within_nodes,
 )
-from trainyard.steps.cluster.figures import GB, ClusterFigures, draw_cluster, rate_text, size_text, slowest_collectives
+from trainyard.steps.cluster.figures import GB, ClusterFigures, draw_cluster, rate_text, slowest_collectives
 from trainyard.steps.cluster.node import (
     Facts,
     measure_arithmetic,
@@ -122,7 +122,7 @@ def _measure_bandwidth(settings: CheckCluster, world: World, node_ranks: int, fo
             measured = measure_collective(collective, world, size, settings.repetitions)
             found.collectives.append(measured)
             world.log(
-                f"{measured.operation} of {size_text(measured.bytes)}: {measured.seconds * 1e3:.3g} ms, "
+                f"{measured.operation} of {memory(measured.bytes)}: {measured.seconds * 1e3:.3g} ms, "
                 f"bus bandwidth {rate_text(measured.bus_bytes_per_second)}"
             )
     sizes = message_sizes(smallest, largest, _SIZE_RATIO_OF_PAIRS)
@@ -158,7 +158,7 @@ def _affordable_bytes(wanted: int, world: World, node_ranks: int) -> int:
     affordable = min(world.gather(free)) // 3
     if affordable >= wanted:
         return wanted
-    world.log(f"the largest message is {size_text(affordable)}, since memory is short: asked for {size_text(wanted)}")
+    world.log(f"the largest message is {memory(affordable)}, since memory is short: asked for {memory(wanted)}")
     return affordable
 
 
