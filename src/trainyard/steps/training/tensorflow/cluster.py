@@ -13,7 +13,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 import select
 import socket
 import sys
@@ -32,7 +31,7 @@ from trainyard.steps.training.used_settings import differing_values
 Value = TypeVar("Value")
 
 TF_CONFIG = "TF_CONFIG"
-_ADDRESS = re.compile(r".+:(\d{1,5})")
+_FORM = '{"cluster": {"worker": ["HOST:PORT"], "ps": […]}, "task": {"type": "worker", "index": 0}}'
 _HIGHEST_PORT = 65535
 _OTHER_LAUNCHERS = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE")
 _GREETING = "trainyard.tensorflow/1"
@@ -84,54 +83,18 @@ def read_cluster(environment: Mapping[str, str]) -> ClusterPlace:
         return ClusterPlace()
     try:
         document = json.loads(text)
-    except (ValueError, RecursionError) as failure:
-        raise SetupError(f"{TF_CONFIG} is not valid JSON: {failure}") from None
-    cluster, task = _part(document, "cluster"), _part(document, "task")
-    if unknown := sorted(cluster.keys() - {"chief", "worker", "ps"}):
-        raise SetupError(f"{TF_CONFIG}: the cluster has tasks of type {unknown[0]!r}; expected worker, ps or chief")
-    tasks_of_type = {name: _addresses(cluster, name) for name in ("chief", "worker", "ps")}
-    chief, workers, servers = tasks_of_type.values()
-    if not chief + workers:
-        raise SetupError(f"{TF_CONFIG}: the cluster has no worker")
-    if len(chief) > 1:
-        raise SetupError(f"{TF_CONFIG}: the cluster has {len(chief)} chiefs; expected one")
-    found = chief + workers + servers
-    if len(set(found)) < len(found):
-        twice = next(address for address in found if found.count(address) > 1)
-        raise SetupError(f"{TF_CONFIG}: two tasks of the cluster have the address {twice}")
-    kind, index = task.get("type"), task.get("index")
-    if kind not in tasks_of_type or not tasks_of_type[kind]:
-        present = " or ".join(name for name, addresses in tasks_of_type.items() if addresses)
-        raise SetupError(f"{TF_CONFIG}: task.type is {kind!r}; expected {present}, which the cluster has")
-    if not isinstance(index, int) or isinstance(index, bool) or not 0 <= index < len(tasks_of_type[kind]):
-        largest = len(tasks_of_type[kind]) - 1
-        raise SetupError(
-            f"{TF_CONFIG}: task.index is {index!r}; expected 0 to {largest}, since the cluster has "
-            f"{largest + 1} of type {kind}"
-        )
+        kind, index = document["task"]["type"], document["task"]["index"]
+        tasks_of_type = {name: tuple(document["cluster"].get(name, ())) for name in ("chief", "worker", "ps")}
+        chief, workers, servers = tasks_of_type.values()
+        ports = [int(address.rpartition(":")[2]) for address in chief + workers + servers]
+        is_complete = bool(chief + workers) and index in range(len(tasks_of_type[kind]))
+        is_complete = is_complete and all(port in range(_HIGHEST_PORT + 1) for port in ports)
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        is_complete = False
+    if not is_complete:
+        raise SetupError(f"{TF_CONFIG} does not name the tasks and which of them this is: {text}; expected {_FORM}")
     place = index + len(chief) if kind == "worker" else index
     return ClusterPlace(chief + workers, servers, place, is_parameter_server=kind == "ps")
-
-
-def _part(document: Any, name: str) -> dict[str, Any]:
-    part = document.get(name) if isinstance(document, dict) else None
-    if not isinstance(part, dict):
-        raise SetupError(f'{TF_CONFIG} has no object "{name}"; expected {{"cluster": {{…}}, "task": {{…}}}}')
-    return part
-
-
-def _addresses(cluster: Mapping[str, Any], name: str) -> tuple[str, ...]:
-    addresses = cluster.get(name, [])
-    if not isinstance(addresses, list):
-        raise SetupError(f"{TF_CONFIG}: cluster.{name} is {addresses!r}; expected a list of addresses")
-    for address in addresses:
-        found = _ADDRESS.fullmatch(address) if isinstance(address, str) else None
-        if found is None or int(found[1]) > _HIGHEST_PORT:
-            raise SetupError(
-                f"{TF_CONFIG}: cluster.{name} has the address {address!r}; expected host:port, with a port of at most "
-                f"{_HIGHEST_PORT}"
-            )
-    return tuple(addresses)
 
 
 class _Line:
