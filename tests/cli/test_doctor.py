@@ -34,7 +34,6 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Programs:
     [
         ({"ml": "2.39.0"}, "ok      az extension ml: 2.39.0"),
         ({}, "note    az extension ml: not installed\n        fix: az extension add --name ml"),
-        ({"ml": "1.41.0"}, "note    az extension ml: 1.41.0 is the first generation"),
     ],
 )
 def test_az_and_its_extension(

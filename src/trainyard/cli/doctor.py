@@ -186,9 +186,6 @@ def _azure_cli() -> Iterator[Check]:
         return
     if extension is None:
         yield Check("az extension ml", "note", "not installed", "az extension add --name ml")
-    elif extension.startswith("1."):
-        fix = "az extension remove --name azure-cli-ml; az extension add --name ml"
-        yield Check("az extension ml", "note", f"{extension} is the first generation", fix)
     else:
         yield Check("az extension ml", "ok", extension)
 

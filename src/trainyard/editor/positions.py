@@ -30,21 +30,14 @@ class Places:
     def __init__(self, text: str, encoding: str = "utf-16") -> None:
         self._text = text
         self._encoding = encoding
-        # Here both count alike, but for the 1.
-        self._is_plain = text.isascii()
 
     def range_of(self, span: Span) -> types.Range:
         """Return a span of the linter in the protocol's form."""
-        if self._is_plain:
-            start = types.Position(span.line - 1, span.column - 1)
-            return types.Range(start, types.Position(span.end_line - 1, span.end_column - 1))
         start, end = self._position(span.line, span.column), self._position(span.end_line, span.end_column)
         return types.Range(start, end)
 
     def place_of(self, position: types.Position) -> tuple[int, int]:
         """Return the line and column of a position as the linter counts them."""
-        if self._is_plain:
-            return position.line + 1, position.character + 1
         offset = self.offset_of(position)
         line = bisect_right(self._yaml_lines, offset)
         return line, offset - self._yaml_lines[line - 1] + 1
@@ -56,8 +49,6 @@ class Places:
         start = self._lines[position.line]
         end = self._lines[position.line + 1] if position.line + 1 < len(self._lines) else len(self._text)
         line = self._text[start:end].rstrip("\r\n")
-        if self._is_plain:
-            return start + min(position.character, len(line))
         size = _BYTES_PER_UNIT[self._encoding]
         before = self._encoded(line)[: position.character * size]
         return start + len(before.decode(self._codec, errors="ignore"))

@@ -18,7 +18,7 @@ _CALLED = {str: "a string", int: "an integer", bool: "true or false", float: "a 
 Record = TypeVar("Record")
 
 
-def read_dataclass(kind: type[Record], value: object, where: str, *, allow_unknown: bool = True) -> Record:
+def read_dataclass(kind: type[Record], value: object, where: str) -> Record:
     """Return a dataclass of a JSON object, with the dataclasses, lists and mappings within. ValueError says what is
     wrong, and `where`.
 
@@ -27,14 +27,11 @@ def read_dataclass(kind: type[Record], value: object, where: str, *, allow_unkno
     if not isinstance(value, dict):
         raise ValueError(f"{where} is {reprlib.repr(value)}; expected an object")
     known = _fields_of(typing.cast("Any", kind))
-    unknown = [] if allow_unknown else [name for name in value if name not in known]
-    if unknown:
-        raise ValueError(f"{where} has an unknown field {unknown[0]!r}")
     missing = [repr(name) for name, (_, is_required) in known.items() if is_required and value.get(name) is None]
     if missing:
         raise ValueError(f"{where} lacks {', '.join(missing)}")
     given = {name: hint for name, (hint, _) in known.items() if value.get(name) is not None}
-    return kind(**{name: _read(hint, value[name], f"{where}.{name}", allow_unknown) for name, hint in given.items()})
+    return kind(**{name: _read(hint, value[name], f"{where}.{name}") for name, hint in given.items()})
 
 
 @functools.cache
@@ -48,14 +45,14 @@ def _fields_of(kind: Any) -> Mapping[str, tuple[Any, bool]]:
     }
 
 
-def _read(hint: Any, value: object, where: str, allow_unknown: bool) -> Any:
+def _read(hint: Any, value: object, where: str) -> Any:
     if hint in _CALLED:
         return _read_scalar(hint, value, where)
     if dataclasses.is_dataclass(hint):
-        return read_dataclass(typing.cast("type", hint), value, where, allow_unknown=allow_unknown)
+        return read_dataclass(typing.cast("type", hint), value, where)
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is types.UnionType:
-        return _read(arguments[0], value, where, allow_unknown)  # of a type or None
+        return _read(arguments[0], value, where)  # of a type or None
     if hint is Any:
         _require_plain(value, where, _DEEPEST)
         return value
@@ -68,11 +65,11 @@ def _read(hint: Any, value: object, where: str, allow_unknown: bool) -> Any:
             raise ValueError(f"{where} is {reprlib.repr(value)}; expected an object")
         for key in value:
             _require_plain(key, where, 0)
-        return {key: _read(arguments[1], each, f"{where}.{key}", allow_unknown) for key, each in value.items()}
+        return {key: _read(arguments[1], each, f"{where}.{key}") for key, each in value.items()}
     assert origin in (list, tuple)
     if not isinstance(value, list):
         raise ValueError(f"{where} is {reprlib.repr(value)}; expected a list")
-    return origin(_read(arguments[0], each, f"{where}[{number}]", allow_unknown) for number, each in enumerate(value))
+    return origin(_read(arguments[0], each, f"{where}[{number}]") for number, each in enumerate(value))
 
 
 def _read_scalar(kind: type, value: object, where: str) -> Any:

@@ -155,7 +155,6 @@ def shard(document: dict[str, Any], number: int, split: str = "train") -> dict[s
 BAD_MANIFESTS: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "not an object": (lambda m: m.update(splits=3), "manifest.splits is 3; expected an object"),
     "a field is missing": (lambda m: shard(m, 2).pop("bytes"), r"splits\.train\.shards\[2\] lacks 'bytes'"),
-    "a field too many": (lambda m: m["arrays"]["labels"].update(size=1), "arrays.labels has an unknown field 'size'"),
     "a text for a number": (
         lambda m: shard(m, 0).update(samples="500"),
         "samples is '500'; expected an integer",

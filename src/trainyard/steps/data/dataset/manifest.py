@@ -142,7 +142,7 @@ def _checked_manifest(document: dict[str, Any]) -> Manifest:
     if written_digest not in (None, sha256_of_json(document)):
         raise ValueError(f"it was altered: the SHA-256 of the rest of it differs from its {_SELF_DIGEST!r}")
     del document["format"]
-    manifest = read_dataclass(Manifest, document, "manifest", allow_unknown=False)
+    manifest = read_dataclass(Manifest, document, "manifest")
     if manifest.text is not None:
         _check_text(manifest.text, manifest.splits)
     for name, array in manifest.arrays.items():
