@@ -139,6 +139,9 @@ def test_a_here_document_without_a_last_line_is_found(tmp_path: Path, style: str
         (f"cd sub\n{RIGHT}", ("AML556", "python")),
         (f"export SEED=1\n{RIGHT}", ("AML556", "python")),
         (f"bash -c {RIGHT}", ("AML563", "python")),
+        (f"pip install torch>=2.1 && {RIGHT}", ("AML564", ">")),
+        (f"pip install -q 'torch[x]'<2 && {RIGHT}", ("AML564", "<")),
+        (f"conda install -y numpy>1.26.0 && {RIGHT}", ("AML564", ">")),
         (f"SEED = 3 && {RIGHT}", ("AML504", "SEED =")),
         (f"SEED= 3 && {RIGHT}", ("AML504", "SEED= 3")),
         (f"export SEED = 3 && {RIGHT}", ("AML504", "SEED =")),
@@ -148,6 +151,20 @@ def test_a_here_document_without_a_last_line_is_found(tmp_path: Path, style: str
 )
 def test_other_slips_of_shells_are_found(tmp_path: Path, command: str, expected: tuple[str, str]) -> None:
     assert found(tmp_path, command, ">-") == [expected]
+
+
+@pytest.mark.parametrize(
+    "install",
+    [
+        "pip install 'torch>=2.1'",
+        'pip install "torch<2" > pip.log',
+        "pip install torch>pip.log",
+        "pip install torch 2>&1",
+        "pip list>=2.1",
+    ],
+)
+def test_redirections_that_are_meant_are_left_alone(tmp_path: Path, install: str) -> None:
+    assert found(tmp_path, f"{install} && {RIGHT}") == []
 
 
 TWO = "resources: {instance_count: 2, instance_type: Standard_ND96asr_v4, shm_size: 64g}\n"

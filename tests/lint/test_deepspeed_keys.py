@@ -73,6 +73,19 @@ def test_keys_that_deepspeed_reads_at_the_top_level_are_known() -> None:
     assert {names[name] for name in read if name in names} - set(TOP_LEVEL_KEYS) == set()
 
 
+@pytest.mark.parametrize("kind", ["WarmupLR", "WarmupDecayLR", "WarmupCosineLR", "OneCycle", "LRRangeTest"])
+def test_schedules_have_the_number_of_steps_that_deepspeed_requires(tmp_path: Path, kind: str) -> None:
+    tree = ast.parse((RUNTIME / "lr_schedules.py").read_text(encoding="utf-8"))
+    schedule = next(node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name == kind)
+    create = next(node for node in schedule.body if isinstance(node, ast.FunctionDef) and node.name == "__init__")
+    required = [each.arg for each in create.args.args[: len(create.args.args) - len(create.args.defaults)]]
+    expected = ["AML708"] if "total_num_steps" in required else []
+    text = f'{{"train_batch_size": 64, "scheduler": {{"type": "{kind}", "params": {{"last_batch_iteration": -1}}}}}}'
+    assert found(tmp_path, WITH_DEEPSPEED, text) == expected
+    (tmp_path / "src" / "ds.json").write_text(text.replace("-1}", '-1, "total_num_steps": 9}'), encoding="utf-8")
+    assert [each.rule for each in lint([tmp_path]).diagnostics if "requires" in each.message] == []
+
+
 JOB = """\
 type: command
 code: ./src

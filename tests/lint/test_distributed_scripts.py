@@ -100,6 +100,69 @@ def test_a_mistake_in_a_right_script_is_found(tmp_path: Path, old: str, new: str
     assert rules(tmp_path, RIGHT.replace(old, new)) == [expected]
 
 
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("set_device(local_rank)", "set_device(dist.get_rank())"),
+        ("set_device(local_rank)", "set_device(torch.distributed.get_rank())"),
+        ('int(os.environ["LOCAL_RANK"])', 'int(os.environ["RANK"])'),
+        ('int(os.environ["LOCAL_RANK"])', 'int(os.environ.get("RANK", 0))'),
+    ],
+)
+def test_the_rank_among_all_processes_is_no_gpu_of_the_second_machine(tmp_path: Path, old: str, new: str) -> None:
+    (tmp_path / "one").mkdir()
+    script = RIGHT.replace(old, new)
+    assert rules(tmp_path, script, shape=", instance_count: 2") == ["AML633"]
+    assert rules(tmp_path / "one", script, shape=", instance_count: 1") == []
+
+
+WITHOUT_DEVICE = RIGHT.replace("torch.cuda.set_device(local_rank)\n", "").replace(", device_ids=[local_rank]", "")
+
+
+@pytest.mark.parametrize("move", [".cuda()", '.to("cuda")', '.to("cuda:0")'])
+def test_models_on_the_default_gpu_of_every_process_are_found(tmp_path: Path, move: str) -> None:
+    assert rules(tmp_path, WITHOUT_DEVICE.replace(".cuda()", move)) == ["AML633"]
+
+
+@pytest.mark.parametrize("move", [".cuda(local_rank)", ".to(local_rank)", '.to(f"cuda:{local_rank}")'])
+def test_models_on_a_gpu_of_their_process_are_left_alone(tmp_path: Path, move: str) -> None:
+    assert rules(tmp_path, WITHOUT_DEVICE.replace(".cuda()", move)) == []
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    ["device = local_rank", "torch.set_default_device(local_rank)", 'device = torch.device("cuda", local_rank)'],
+)
+def test_a_device_that_may_be_of_the_rank_is_left_alone(tmp_path: Path, chosen: str) -> None:
+    script = WITHOUT_DEVICE.replace(
+        "data = T", f"device = None\n{chosen}\nloss = torch.nn.L1Loss().cuda()\ndata = T", 1
+    )
+    assert rules(tmp_path, script.replace("Linear(1, 1).cuda()", "Linear(1, 1).to(device)")) == []
+
+
+def test_a_parameter_may_be_the_rank_within_the_machine(tmp_path: Path) -> None:
+    spawned = "rank = dist.get_rank()\n\n\ndef worker(rank):\n    torch.cuda.set_device(rank)\n\n\nworker(local_rank)\n"
+    script = RIGHT.replace("torch.cuda.set_device(local_rank)\n", spawned)
+    assert rules(tmp_path, script, shape=", instance_count: 2") == []
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ('os.path.join(args.out, "model.pt")', ["AML635"]),
+        ('os.path.join("outputs", "model.pt")', ["AML635"]),
+        ('os.path.join(args.out, f"{dist.get_rank()}.pt")', []),
+        ("os.path.join(args.out, name)", []),
+    ],
+)
+def test_a_joined_path_is_the_same_for_each_process(tmp_path: Path, path: str, expected: list[str]) -> None:
+    parser = 'import argparse\n\nparser = argparse.ArgumentParser()\nparser.add_argument("--out", default="outputs")\n'
+    saved = f"    torch.save(model.module.state_dict(), {path})"
+    script = RIGHT.replace("    if dist.get_rank() == 0:\n        torch.save", "    torch.save")
+    script = script.replace('    torch.save(model.module.state_dict(), "outputs/model.pt")', saved)
+    assert rules(tmp_path, f"{parser}args = parser.parse_args()\nname = args.out\n{script}") == expected
+
+
 def test_data_parallel_in_a_job_of_several_processes_is_found(tmp_path: Path) -> None:
     assert rules(tmp_path, DATA_PARALLEL) == ["AML634"]
 

@@ -383,6 +383,14 @@ def test_images_may_have_capitals_in_hosts_and_tags(tmp_path: Path, image: str) 
         "COPY . /b",
         "ADD https://example.com/a /b",
         "run ls",
+        "RUN pip install 'torch>=2.1' numpy>pip.log",
+        "RUN . /opt/conda/etc/profile.d/conda.sh && conda activate train",
+        'RUN bash -lc "conda activate train && source a.sh"',
+        'SHELL ["/bin/bash", "-lc"]\nRUN conda activate train',
+        "RUN apt-get update\nRUN apt-get install -y git",
+        "RUN cd /opt && make",
+        "COPY other.txt other.txt ./",
+        "COPY other.txt other.txt .",
     ],
 )
 def test_lines_of_a_dockerfile_that_are_right(tmp_path: Path, line: str) -> None:

@@ -31,7 +31,7 @@ def rules(folder: Path, text: str) -> list[str]:
         ("FROM acme.azurecr.io/base:3\nRUN pip install -r requirements.txt\n", []),
         ("FROM python:3.12\nRUN cd /opt/app && pip install -r requirements.txt\n", []),
         ("FROM python:3.12\nRUN apt-get update && \\\n    git clone https://x.org/y\nRUN pip install -r y/r.txt\n", []),
-        ("FROM python:3.12\nRUN apt-get install \\\n    -y vim\n", []),
+        ("FROM python:3.12\nRUN apt-get update && apt-get install \\\n    -y vim\n", []),
         ("FROM python:3.12\nCOPY train.py \\\n    missing.py /app/\n", ["AML420"]),
     ],
     ids=["nothing_copied", "own_image", "elsewhere", "cloned_on_a_second_line", "two_lines", "copied_on_a_second_line"],

@@ -106,6 +106,12 @@ def test_a_name_is_judged_alike_where_the_component_is_linted_without_its_pipeli
         ("COPY requirement.txt /tmp/", "error"),
         ("CPY requirements.txt /tmp/", "error"),
         ("RUN pip instal numpy", "error"),
+        ("RUN pip install torch>=2.1 numpy", "warning"),
+        ("RUN conda activate train", "warning"),
+        ("RUN source /opt/train/bin/activate && pip list", "warning"),
+        ("RUN apt-get install -y git", "warning"),
+        ("RUN cd /opt && export CUDA_HOME=/usr/local/cuda", "warning"),
+        ("COPY requirements.txt requirements.txt /tmp/needs", "error"),
     ],
 )
 def test_an_image_that_cannot_be_built_is_an_error(instruction: str, severity: str, tmp_path: Path) -> None:
@@ -235,3 +241,69 @@ jobs:
     component += f"inputs:\n  table: {{type: {taken}}}\n"
     files = {"pipeline.yaml": pipeline, "train.yaml": component, "src/train.py": SCRIPT}
     assert found(tmp_path, files) == {"pipeline.yaml": [("AML307", severity, 8)]}
+
+
+SCORE = """\
+import os
+
+
+def init():
+    global model
+    model = os.environ["AZUREML_MODEL_DIR"]
+
+
+def run(data):
+    return [model, data]
+"""
+PARALLEL = """\
+type: parallel
+name: score
+inputs:
+  images: {type: uri_folder}
+input_data: ${{inputs.images}}
+task: {type: run_function, code: ./src, entry_script: score.py, environment: "azureml:torch:3"}
+mini_batch_size: "10"
+"""
+DEPLOYMENT = """\
+name: blue
+endpoint_name: digits
+model: azureml:digits:3
+code_configuration: {code: ./src, scoring_script: score.py}
+environment: azureml:torch:3
+instance_type: Standard_DS3_v2
+instance_count: 1
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("    global model\n", "", "AML518"),
+        ("    return [model, data]", "    return [modle, data]", "AML518"),
+        ("    return [model, data]", "    print data", "AML514"),
+    ],
+)
+@pytest.mark.parametrize(("text", "line"), [(DEPLOYMENT, 4), (PARALLEL, 6)], ids=["deployment", "parallel"])
+def test_the_script_that_azureml_imports_is_checked(
+    tmp_path: Path, text: str, line: int, old: str, new: str, expected: str
+) -> None:
+    right = {"score.yaml": text, "src/score.py": SCORE}
+    assert found(tmp_path, right) == {}
+    assert found(tmp_path, {**right, "src/score.py": SCORE.replace(old, new)}) == {
+        "score.yaml": [(expected, "warning", line)]
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        (JOB + "inputs:\n  x: {type: uri_folder, data: azureml:text:1}\n", "path"),
+        (JOB + "inputs: {x: 1}\nenv_vars: {NCCL_DEBUG: INFO}\n", "environment_variables"),
+        (JOB + "inputs: {x: 1}\nresources: {node_count: 2}\n", "instance_count"),
+        (JOB.replace("compute: ", "compute_target: ") + "inputs: {x: 1}\n", "compute"),
+        ("name: cpus\ntype: amlcompute\nsize: Standard_D8s_v5\nmax_nodes: 2\n", "max_instances"),
+    ],
+)
+def test_a_key_of_another_program_is_known_by_its_meaning(tmp_path: Path, text: str, meant: str) -> None:
+    (tmp_path / "job.yaml").write_text(text, encoding="utf-8")
+    assert [each.hint for each in lint([tmp_path]).diagnostics if each.rule == "AML101"] == [f"Did you mean '{meant}'?"]

@@ -8,10 +8,11 @@ all driven by these declarations.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple
 
 from trainyard.settings.regex import regex
+from trainyard.settings.suggestions import only_close
 from trainyard.spec.diagnostic import Diagnostic, Related, Severity, Span
 
 EXAMPLE_FILE = "example.yaml"
@@ -109,3 +110,11 @@ class Rule(NamedTuple):
         """Return a finding of this rule, with the rule's severity unless another one is given."""
         severity, stops_a_run = severity or self.severity, not self.is_let_pass
         return Diagnostic(span, self.id, message, severity, hint, tuple(related), replacement, stops_a_run)
+
+    def misspelt(
+        self, span: Span, word: str, known: Collection[str], message: str, severity: Severity | None = None
+    ) -> Iterator[Diagnostic]:
+        """Yield a finding for a word that differs by a typo from a known one, which its hint names."""
+        meant = only_close(word, known) if word not in known else None
+        if meant is not None:
+            yield self.at(span, message, f"Did you mean '{meant}'?", severity=severity)

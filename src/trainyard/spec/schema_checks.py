@@ -190,12 +190,13 @@ def _unknown_key(
     ):
         fate = _FATE_IN_TASK
     message = f"unknown key '{shorten(key)}' {where}; {fate}"
-    hint = "Did you mean 'program_arguments'?" if fate == _FATE_IN_TASK and key == "args" else ""
     # A key that is present already is not what was meant, unless that is to be replaced.
     entries = document.node_at(path).entries
     replaces = entries[key].key.file == COMMAND_LINE
     free = [name for name in known if replaces or name not in entries]
-    if not hint and kind == "compute" and key in _TIER_WORDS and "tier" in free:
+    synonym = _SYNONYMS_OF_KEYS.get(key)
+    hint = f"Did you mean '{synonym}'?" if synonym in free else ""
+    if kind == "compute" and key in _TIER_WORDS and "tier" in free:
         hint = "Write `tier: low_priority`, or `tier: dedicated`."
     if kind == "environment" and key == "type":
         hint = "Remove it: `image`, `build` and `conda_file` say what an environment is."
@@ -282,6 +283,7 @@ def _bad_names(path: list[str | int], rule: Mapping[str, Any], document: Documen
 
 
 _RULES_IN_SCHEMAS = {rule.id: rule for rule in (UNKNOWN_KEY, WRONG_TYPE, NOT_A_CHOICE, BAD_ASSET_NAME, BAD_REFERENCE)}
+_SYNONYMS_OF_KEYS: dict[str, str] = word_tables("spec")["synonyms_of_keys"]["words"]
 _SYNONYMS: dict[str, str] = word_tables("spec")["synonyms_of_types"]["words"]
 _TYPE_WORDS: dict[str, str] = word_tables("spec")["types"]["words"]
 _BOUND_WORDS: dict[str, str] = word_tables("spec")["bounds"]["words"]

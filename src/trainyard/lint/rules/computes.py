@@ -9,7 +9,7 @@ from pathlib import Path
 
 from trainyard.lint.checks import LintContext, LintedFile, check, known_words
 from trainyard.settings.regex import regex
-from trainyard.settings.suggestions import misspelt_name, only_close, slips
+from trainyard.settings.suggestions import misspelt_name, slips
 from trainyard.spec.diagnostic import Diagnostic, Related
 from trainyard.spec.documents import Node, shorten
 from trainyard.spec.literals import whole_number
@@ -105,10 +105,9 @@ def _location(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
     location = file.root.find_text("location") if file.kind in _HAVE_A_LOCATION else None
     # `West Europe` is the same.
     name = location.text.replace(" ", "").lower() if location is not None else ""
-    meant = only_close(name, _LOCATIONS) if name and name not in _LOCATIONS else None
-    if location is not None and meant is not None:
+    if location is not None and name:
         message = f"Azure has no location '{shorten(location.text)}'"
-        yield NOT_A_CHOICE.at(location.span, message, f"Did you mean '{meant}'?", replacement=meant, severity="warning")
+        yield from NOT_A_CHOICE.misspelt(location.span, name, _LOCATIONS, message, "warning")
 
 
 @check("file")

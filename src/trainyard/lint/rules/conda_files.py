@@ -107,14 +107,11 @@ def _pins_conflict(file: LintedFile, context: LintContext) -> Iterator[Diagnosti
 def _not_a_list(conda: Node) -> Iterator[Diagnostic]:
     """Packages that are not a list: conda reads none of them."""
     listed = conda.get("dependencies")
-    if listed is not None and (listed.is_mapping or (listed.is_text and listed.text)):
-        message = f"'dependencies' is a list, not {describe(listed.data)}"
-        yield WRONG_TYPE.at(listed.span, message, "Write each on a line of its own, after a hyphen.")
-    for item in listed.items if listed is not None else ():
-        pip = item.find_text("pip")
-        if pip is not None and pip.text:
-            message = f"'pip' is a list, not {describe(pip.data)}"
-            yield WRONG_TYPE.at(pip.span, message, "Write each on a line of its own, after a hyphen.")
+    pips = [("pip", item.find_text("pip")) for item in listed.items] if listed is not None else []
+    for name, node in (("dependencies", listed), *pips):
+        if node is not None and (node.is_mapping or (node.is_text and node.text)):
+            message = f"'{name}' is a list, not {describe(node.data)}"
+            yield WRONG_TYPE.at(node.span, message, "Write each on a line of its own, after a hyphen.")
 
 
 def _misspelt_keys(conda: Node) -> Iterator[Diagnostic]:
@@ -130,15 +127,12 @@ def _misspelt_keys(conda: Node) -> Iterator[Diagnostic]:
             yield PINS_CONFLICT.at(entry.key.span, message, f"Write {meant}.", replacement=meant)
 
 
-_INSTALLERS = frozenset({"pip"})
-
-
 def _misspelt_installer(conda: Node) -> Iterator[Diagnostic]:
     """`- pips:` among the dependencies, which conda does not know."""
     dependencies = conda.get("dependencies")
     for item in dependencies.items if dependencies is not None else ():
         for name, entry in item.entries.items():
-            if name != "pip" and (name.lower() == "pip" or one_slip_from(name.lower(), _INSTALLERS)):
+            if name != "pip" and (name.lower() == "pip" or one_slip_from(name.lower(), frozenset({"pip"}))):
                 message = f"conda has no installer '{shorten(name)}'"
                 yield PINS_CONFLICT.at(entry.key.span, message, "Write pip.", replacement="pip")
 

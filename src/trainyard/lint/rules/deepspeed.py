@@ -302,7 +302,7 @@ def _wrong_values(document: Document, is_step: bool) -> Iterator[Diagnostic]:
             message = f"'{section}' must be an object, not {describe(given.data)}"
             hint = f'Write "{section}": {{"enabled": {given.text}}}.' if isinstance(given.data, bool) else ""
             yield DEEPSPEED_WRONG_VALUE.at(given.span, message, hint)
-    yield from _misspelt_types(document)
+    yield from _misspelt_types(document, is_step)
     for path, words in _VALUES.items():
         node = document.root.find(*path.split("."))
         # YAML takes JSON's 1e-8 for a string. Trainyard's step takes numbers in quotes, too.
@@ -313,14 +313,20 @@ def _wrong_values(document: Document, is_step: bool) -> Iterator[Diagnostic]:
             yield DEEPSPEED_WRONG_VALUE.at(node.span, message)
 
 
-def _misspelt_types(document: Document) -> Iterator[Diagnostic]:
+def _misspelt_types(document: Document, is_step: bool) -> Iterator[Diagnostic]:
     """Optimizers and schedulers that neither DeepSpeed nor PyTorch has, and settings that DeepSpeed's do not take."""
     for section, known in (("optimizer", _OPTIMIZERS), ("scheduler", _SCHEDULERS)):
         kind = document.root.find_text(section, "type")
         if kind is None:
             continue
         if kind.text in known:
-            yield from _misspelt_settings(document.root.find(section, "params"), kind.text, known[kind.text])
+            params = document.root.find(section, "params")
+            misspelt = list(_misspelt_settings(params, kind.text, known[kind.text]))
+            needs_steps = kind.text in ("WarmupDecayLR", "WarmupCosineLR") and not misspelt and not is_step
+            if needs_steps and document.root.find(section, "params", "total_num_steps") is None:
+                message = f"{kind.text} requires 'total_num_steps', and 'params' has none"
+                yield DEEPSPEED_WRONG_VALUE.at(kind.span, message, "Add it, or use WarmupLR.")
+            yield from misspelt
             continue
         if section == "optimizer" and kind.text.lower() in map(str.lower, known):
             continue

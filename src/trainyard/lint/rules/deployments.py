@@ -139,12 +139,8 @@ def _batch(root: Node) -> Iterator[Diagnostic]:
             yield DEPLOYMENT_CONTRADICTION.at(settings.key_span("output_file_name"), message, "Remove one of the two.")
     if word == "pipeline":
         for key, entry in root.entries_of("settings").items():
-            meant = only_close(key, _PIPELINE_SETTINGS) if key not in _PIPELINE_SETTINGS else None
-            if meant is not None:
-                message = f"unknown key '{shorten(key)}' in 'settings'; Azure ML ignores it"
-                yield UNKNOWN_KEY.at(
-                    entry.key.span, message, f"Did you mean '{meant}'?", replacement=meant, severity="warning"
-                )
+            message = f"unknown key '{shorten(key)}' in 'settings'; Azure ML ignores it"
+            yield from UNKNOWN_KEY.misspelt(entry.key.span, key, _PIPELINE_SETTINGS, message, "warning")
 
 
 _GIVEN_OUTSIDE: dict[str, tuple[str, str]] = known_words("given_outside")

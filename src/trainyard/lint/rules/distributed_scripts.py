@@ -9,6 +9,7 @@ import ast
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,6 +17,7 @@ from trainyard.lint.checks import LintContext, check, known_words
 from trainyard.lint.placements import Placement
 from trainyard.lint.rules.process_groups import OF_RANK, PROCESS_GROUP, conditional
 from trainyard.lint.rules.script_imports import all_imports, module_in
+from trainyard.lint.scripts.data_reads import argument_holders
 from trainyard.lint.scripts.syntax import Syntax, constant, dotted, keyword, line_of, parse, walk
 from trainyard.settings.regex import regex
 from trainyard.settings.suggestions import only_close
@@ -32,6 +34,9 @@ _DATA_PARALLEL = frozenset({"torch.nn.DataParallel", "torch.nn.parallel.DataPara
 _SUBJECTS = _SAMPLERS | _LOADERS | _DDP | _DATA_PARALLEL
 """What a script must call for any of these rules: of others nothing that they import is read."""
 _NOT_TRAINING = regex(r"val|test|eval|dev|pred|infer", re.IGNORECASE)
+_MOVES = ("cuda", "to")
+_CHOOSE_DEVICES = frozenset({"set_device", "set_default_device", "device_ids"})
+_RANK_OF_ALL = regex(r"(?:\w+\.){0,3}get_rank\(\)|int\(os\.(?:environ\[|environ\.get\(|getenv\()'RANK'[^()]*[\])]{1,2}")
 _JOB = """\
 @command - ./src
 command: python ‸train.py
@@ -67,6 +72,11 @@ class _Script(NamedTuple):
     def calls(self, paths: frozenset[str]) -> Iterator[ast.Call]:
         """Every call of what has one of these paths."""
         return (call for call in self.syntax.calls if dotted(call.func, self.syntax.imported) in paths)
+
+    def values(self, expression: ast.expr) -> Sequence[ast.expr]:
+        """What an expression may be: the values of a variable that is not a parameter as well, or itself."""
+        is_parameter = any(argument.arg == ast.unparse(expression) for argument in self.syntax.of(ast.arg))
+        return [expression] if is_parameter else self.syntax.assigned.get(ast.unparse(expression), [expression])
 
     @property
     def trains_with_ddp(self) -> bool:
@@ -191,14 +201,11 @@ for epoch in range(3):
 
 
 def _shuffle_beside_sampler(script: _Script) -> Iterator[Diagnostic]:
-    parameters = {argument.arg for argument in script.syntax.of(ast.arg)}
     for call in script.calls(_LOADERS):
         sampler = keyword(call, "sampler")
         if constant(keyword(call, "shuffle")) is not True or sampler is None:
             continue
-        values = [sampler]
-        if isinstance(sampler, ast.Name) and sampler.id not in parameters:
-            values = script.syntax.assigned.get(sampler.id, values)
+        values = script.values(sampler)
         called = [dotted(value.func, script.syntax.imported) if isinstance(value, ast.Call) else "" for value in values]
         if all(name.endswith("Sampler") for name in called):
             message = f"{script.called.name} gives a DataLoader both a sampler and shuffle=True: PyTorch refuses"
@@ -207,7 +214,7 @@ def _shuffle_beside_sampler(script: _Script) -> Iterator[Diagnostic]:
 
 
 ONE_GPU_FOR_ALL = Rule("AML633", "one-gpu-for-all", "error").explained(
-    summary="Every process of a machine takes the same GPU.",
+    summary="Every process of a machine takes the same GPU, or one that its machine does not have.",
     why="Its memory is soon full, and NCCL refuses two processes on one GPU. Each process uses the GPU of its "
     "LOCAL_RANK. Not reported if the script or the command chooses the visible devices itself.",
     example=_JOB
@@ -223,7 +230,7 @@ def _one_gpu_for_all(script: _Script, placement: Placement) -> Iterator[Diagnost
         return
     if any("CUDA_VISIBLE_DEVICES" in text for text in (script.command, *script.names)):
         return
-    yield from _same_device(script, placement)
+    yield from chain(_rank_for_a_gpu(script, placement), _same_device(script, placement))
     wrapped = [(call, _only_number(keyword(call, "device_ids"))) for call in script.calls(_DDP)]
     # One for the case of a single process may stand beside another.
     if not wrapped or any(number is None for _, number in wrapped):
@@ -234,21 +241,38 @@ def _one_gpu_for_all(script: _Script, placement: Placement) -> Iterator[Diagnost
     yield script.found(ONE_GPU_FOR_ALL, call, message, hint, "the GPU is chosen here")
 
 
+def _rank_for_a_gpu(script: _Script, placement: Placement) -> Iterator[Diagnostic]:
+    """The rank among all processes for the number of a GPU, which machines after the first do not have."""
+    given = [call.args for call in script.calls(frozenset({"torch.cuda.set_device"}))]
+    given += [ids.elts for call in script.calls(_DDP) if isinstance(ids := keyword(call, "device_ids"), ast.List)]
+    for value in (values[0] for values in given if values and placement.nodes not in (None, 1)):
+        if all(_RANK_OF_ALL.fullmatch(ast.unparse(each)) for each in script.values(value)):
+            message = f"{script.called.name} takes its rank among all processes for the number of a GPU of its machine"
+            hint = 'Use int(os.environ["LOCAL_RANK"]).'
+            yield script.found(ONE_GPU_FOR_ALL, value, message, hint, "the GPU is chosen here")
+            return
+
+
 def _same_device(script: _Script, placement: Placement) -> Iterator[Diagnostic]:
     """A device of a fixed number in a script that creates a process group and never chooses a GPU by rank."""
-    if "init_process_group" not in script.names or any(name in script.names for name in ("set_device", "device_ids")):
+    if "init_process_group" not in script.names or not _CHOOSE_DEVICES.isdisjoint(script.names):
         return
     if any(name.startswith("cuda:") and name != "cuda:0" for name in script.names):
         return  # perhaps the beginning of f"cuda:{rank}"
-    devices = script.calls(frozenset({"torch.device", "torch.cuda.device"}))
+    devices = list(script.calls(frozenset({"torch.device", "torch.cuda.device"})))
     if not all(_is_constant(argument) for call in devices for argument in call.args):
         return
+    moves = [call for call in script.syntax.calls if isinstance(call.func, ast.Attribute) and call.func.attr in _MOVES]
+    made = {name for name, values in script.syntax.assigned.items() if all(value in devices for value in values)}
+    if any(call.args and constant(call.args[0]) is None and ast.unparse(call.args[0]) not in made for call in moves):
+        moves = []  # perhaps to the GPU of the rank
     on_condition: set[int] | None = None
-    for call in script.calls(frozenset({"torch.device"})):
+    for call in (*script.calls(frozenset({"torch.device"})), *moves):
         named = call.args[0] if call.args else None
         named = named.body if isinstance(named, ast.IfExp) else named
         on_condition = conditional(script.syntax) if on_condition is None else on_condition
-        if constant(named) == "cuda:0" and id(call) not in on_condition:
+        is_default = named is None and ast.unparse(call.func).endswith(".cuda") and "device" not in ast.unparse(call)
+        if (is_default or constant(named) in ("cuda", "cuda:0")) and id(call) not in on_condition:
             message = f"each of the {placement.processes_per_node} processes of a machine computes on GPU 0"
             hint = 'Write torch.device("cuda", int(os.environ["LOCAL_RANK"])).'
             yield script.found(ONE_GPU_FOR_ALL, call, message, hint, "the GPU is chosen here")
@@ -285,11 +309,7 @@ model = torch.nn.DataParallel(torch.nn.Linear(2, 2).cuda())
 model(torch.ones(2, 2)).sum().backward()
 """,
 )
-# What connects the processes, or lets each do a part of the work.
-_JOINS = (
-    *("init_process_group", "init_distributed", "DistributedDataParallel", "FullyShardedDataParallel"),
-    *("horovod", "RANK"),
-)
+_JOINS: list[str] = known_words("joins_processes")
 
 
 def _processes_apart(script: _Script, placement: Placement) -> Iterator[Diagnostic]:
@@ -330,6 +350,10 @@ def _saved_by_every_process(script: _Script) -> Iterator[Diagnostic]:
     for call in saves:
         path = call.args[1] if len(call.args) > 1 else keyword(call, "f")
         is_text = isinstance(path, ast.JoinedStr) or isinstance(constant(path), str)
+        if isinstance(path, ast.Call) and dotted(path.func, script.syntax.imported) == "os.path.join":
+            holders = argument_holders(script.syntax)  # the same arguments for each process
+            is_text = all(constant(part) or ast.unparse(part).split(".")[0] in holders for part in path.args)
+            is_text = is_text and all(isinstance(node.ctx, ast.Load) for node in script.syntax.of(ast.Attribute))
         if path is not None and is_text and id(call) not in on_condition and not OF_RANK.search(ast.unparse(path)):
             message = f"each process of {script.called.name} writes {ast.unparse(path)}"
             hint = "Save on rank 0 only: if torch.distributed.get_rank() == 0."

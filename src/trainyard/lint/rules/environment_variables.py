@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from trainyard.lint.checks import LintContext, LintedFile, check, known_words
 from trainyard.settings.regex import regex
-from trainyard.settings.suggestions import one_slip_from, only_close
+from trainyard.settings.suggestions import one_slip_from
 from trainyard.spec.diagnostic import Diagnostic, Span
 from trainyard.spec.documents import Document, Entry, Node, shorten
 from trainyard.spec.rule import Rule
@@ -46,10 +46,8 @@ def _allocator(value: Node) -> Iterator[Diagnostic]:
     """`expandable_segment:True`, at which PyTorch stops."""
     for part in value.text.split(","):
         name = part.partition(":")[0].strip()
-        meant = only_close(name, _ALLOCATOR) if name not in _ALLOCATOR else None
-        if meant is not None:
-            message = f"PyTorch's allocator has no setting '{shorten(name)}'"
-            yield MISSPELT_VARIABLE.at(value.span, message, f"Did you mean '{meant}'?")
+        message = f"PyTorch's allocator has no setting '{shorten(name)}'"
+        yield from MISSPELT_VARIABLE.misspelt(value.span, name, _ALLOCATOR, message)
 
 
 def _variable(name: str, entry: Entry) -> Iterator[Diagnostic]:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from trainyard.lint.checks import LintContext, LintedFile, check, known_words
 from trainyard.lint.rules.conda_files import environments_in
+from trainyard.lint.rules.shell_text import redirected_versions
 from trainyard.project_files import names_in, read_text
 from trainyard.settings.regex import regex
 from trainyard.settings.suggestions import close_match, one_slip_from, only_close
@@ -22,6 +23,7 @@ _REGISTRIES = frozenset(("mcr.microsoft.com", "docker.io", "nvcr.io", "ghcr.io",
 _INSTRUCTIONS: list[str] = known_words("dockerfile")
 _VERBS: dict[str, list[str]] = known_words("package_managers")
 _MAKES_FILES = regex(r"\b(?:git|curl|wget|tee|cp|mv|cat|tar|unzip|pip-compile|poetry|uv)\b|>")
+_STARTS_BASH = regex(r"\b(?:bash|bashrc|zsh|conda\.sh|hook)\b")
 _PLAIN_NAME = regex(r"(?:\./)?[\w-][\w./-]*")
 _INSTRUCTION = regex(r"([A-Za-z]+)(?=\s|$)")
 
@@ -156,22 +158,37 @@ def _run(line: _Line, above: Sequence[_Line]) -> Iterator[Diagnostic]:
     """What cannot work in a RUN: questions that nobody answers, misspelt sub-commands, files that are not there."""
     if line.word.upper() != "RUN" or "--mount" in line.rest:
         return
+    for _, message, hint in redirected_versions(line.rest):
+        yield DOCKERFILE.at(line.span, message, hint, severity="warning")
+    has_own_base = _starts_from_own_image(above)
+    has_lists = has_own_base or ".deb" in line.rest or any("update" in other.rest for other in (line, *above))
+    has_bash = has_own_base or _STARTS_BASH.search(line.rest) or any(other.word.upper() == "SHELL" for other in above)
+    commands = simple_commands(line.rest)
+    if all(words[0].text in ("cd", "export") for words in commands):
+        message = "this changes nothing in the lines below: each RUN has a shell of its own"
+        yield DOCKERFILE.at(line.span, message, "Write WORKDIR or ENV.", severity="warning")
     has_moved = False
-    for words in simple_commands(line.rest):
+    for words in commands:
         texts = [word.text for word in words]
         has_moved = has_moved or texts[0] == "cd"
         program = texts[0] if texts[0] != "sudo" else next(iter(texts[1:]), "")
         verbs = _VERBS.get(program.removesuffix("3"), ())
         verb = next((text for text in texts[texts.index(program) + 1 :] if not text.startswith("-")), "")
-        meant = only_close(verb, verbs) if verb not in verbs else None
-        if meant is not None:
-            yield DOCKERFILE.at(line.span, f"{program} has no command '{shorten(verb)}'", f"Did you mean '{meant}'?")
-        asks = program in ("apt", "apt-get") and verb == "install" and "-y" not in line.rest and "yes" not in line.rest
+        yield from DOCKERFILE.misspelt(line.span, verb, verbs, f"{program} has no command '{shorten(verb)}'")
+        installs = program in ("apt", "apt-get") and verb == "install"
+        asks = installs and "-y" not in line.rest and "yes" not in line.rest
         if asks and not any(option in line.rest for option in ("--assume-yes", "-qq", "-qy")):
             message = f"{program} asks before it installs what a package needs, and nobody answers"
             yield DOCKERFILE.at(line.span, message, "Add -y.", severity="warning")
+        if (texts[:2] == ["conda", "activate"] or program == "source") and not has_bash:
+            message = f"{' '.join(texts[:2])} fails: RUN starts sh, which has no 'source' and does not read .bashrc"
+            hint = 'Use `conda run -n NAME`, or write `SHELL ["/bin/bash", "-lc"]` above.'
+            yield DOCKERFILE.at(line.span, message, hint, severity="warning")
+        if installs and not has_lists:
+            message = f"{program} has no lists of packages here: base images come without them"
+            yield DOCKERFILE.at(line.span, message, f"Write `{program} update &&` before it.", severity="warning")
         copies = any(other.word.upper() in ("COPY", "ADD", "ONBUILD") for other in above)
-        if program in ("pip", "pip3") and not copies and not has_moved and not _starts_from_own_image(above):
+        if program in ("pip", "pip3") and not copies and not has_moved and not has_own_base:
             yield from _not_copied(line, texts, above)
 
 
@@ -199,7 +216,10 @@ def _copied(line: _Line, root: Path) -> Iterator[Diagnostic]:
     if line.word.upper() not in ("COPY", "ADD") or set(line.rest) & set("$*?[\\<'") or "--from" in line.rest:
         return
     others = [name for name in names_in(root) if "dockerfile" not in name.lower()]
-    *sources, _ = [word for word in line.rest.split() if not word.startswith("--")] or [""]
+    *sources, target = [word for word in line.rest.split() if not word.startswith("--")] or [""]
+    if len(sources) > 1 and not target.endswith(("/", ".")):
+        message = f"several files can only be copied to a folder, and '{shorten(target)}' does not end with '/'"
+        yield DOCKERFILE.at(line.span, message, f"Write {shorten(target)}/.")
     for source in sources:
         path = root / source.strip('"').lstrip("/")
         if "://" not in source and "git@" not in source and others and not os.path.lexists(path):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 
-from trainyard.lint.checks import LintContext, LintedFile, check, number_of
+from trainyard.lint.checks import LintContext, LintedFile, check, known_words, number_of
 from trainyard.lint.placements import Placement
 from trainyard.settings.suggestions import did_you_mean
 from trainyard.spec.diagnostic import Diagnostic, Related, Severity
@@ -73,11 +73,7 @@ def _jobs_read_by(job: Job) -> set[str]:
     return {job_bound_to(binding) for value in job.inputs.values() for binding in bindings_of_value(value.data)}
 
 
-# https://learn.microsoft.com/azure/machine-learning/how-to-interactive-jobs
-_NEEDED = {
-    "tensor_board": ("log_dir", "which folder it shows", "log_dir: outputs/runs"),
-    "ssh": ("ssh_public_keys", "who may log in", "ssh_public_keys: ssh-rsa …"),
-}
+_NEEDED: dict[str, list[str]] = known_words("needed_by_services")
 _TYPES = ("tensor_board", "ssh", "jupyter_lab", "vs_code")
 
 

@@ -102,18 +102,7 @@ def without_results(rule: Rule, span: Span, script: Path) -> Iterator[Diagnostic
 def _defined_in(script: Path) -> Mapping[str, list[ast.AST]] | None:
     """What a module defines by name, also beneath `if` and `try`; None if it cannot be read or imports `*`."""
     syntax = parse(script)
-    found: dict[str, list[ast.AST]] = {}
-    for node in syntax.nodes if syntax is not None else ():
-        if isinstance(node, _FUNCTIONS):
-            found.setdefault(node.name, []).append(node)
-        elif isinstance(node, ast.Assign):
-            names = (name for target in node.targets for name in walk(target) if isinstance(name, ast.Name))
-            for name in names:
-                found.setdefault(name.id, []).append(node)
-        elif isinstance(node, (ast.Import, ast.ImportFrom)):
-            for alias in node.names:
-                found.setdefault(alias.asname or alias.name, []).append(node)
-    return None if syntax is None or "*" in found else found
+    return None if syntax is None or "*" in syntax.bound else syntax.bound
 
 
 def _returns_nothing(function: ast.AST) -> bool:

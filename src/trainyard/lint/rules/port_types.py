@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from trainyard.lint.checks import LintContext, LintedFile, check, exceeds
+from trainyard.lint.checks import LintContext, LintedFile, check, exceeds, known_words, number_of
 from trainyard.spec.diagnostic import Diagnostic, Related, Severity, Span
 from trainyard.spec.documents import Node, Value
 from trainyard.spec.expressions import Binding, only_binding
@@ -25,15 +25,8 @@ inputs:
   limit: {type: integer, default: 10}
 """
 _FOLDERS = frozenset({"uri_folder", "custom_model", "mlflow_model", "triton_model"})
-# Data of the first type can also be read as the second: a model is a folder, and sometimes a file.
-_READABLE_AS = {
-    *((first, second) for first in _FOLDERS for second in ("uri_folder", "custom_model")),
-    ("uri_folder", "mlflow_model"),
-    ("uri_folder", "triton_model"),
-    ("uri_file", "custom_model"),
-    ("custom_model", "uri_file"),
-    ("mltable", "uri_folder"),
-}
+# Data of the first type can also be read as the second.
+_READABLE_AS = {(kind, other) for kind, others in known_words("readable_as").items() for other in others}
 # A script that takes the path of a folder gets that of a file: many look whether it is one.
 _MAY_BE_READ_AS = ("uri_file", "uri_folder")
 _WIDENS_TO = {("integer", "number"), ("integer", "string"), ("number", "string"), ("boolean", "string")}
@@ -277,11 +270,7 @@ def _article(port_type: str) -> str:
     return f"{'an' if port_type[0] in 'aeio' else 'a'} {port_type}"
 
 
-# What the REST contract (InputDeliveryMode, OutputDeliveryMode) has for the other side alone.
-_MODES_OF_OTHER_SIDE = {
-    "inputs": frozenset({"upload"}),
-    "outputs": frozenset({"ro_mount", "download", "eval_mount", "eval_download"}),
-}
+_MODES_OF_OTHER_SIDE: dict[str, list[str]] = known_words("modes_of_other_side")
 _WITHOUT_EVAL = {"eval_mount": "ro_mount", "eval_download": "download"}
 
 
@@ -300,11 +289,11 @@ inputs:
 @check("command")
 def _limits_contradict(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
     for port in command.component.inputs.values():
-        least, most = _number(port.minimum), _number(port.maximum)
+        least, most = number_of(port.minimum), number_of(port.maximum)
         if port.minimum is None or port.maximum is None or least is None or most is None or least <= most:
             continue
         message = f"'{port.name}' has a min of {port.minimum.text}, above its max of {port.maximum.text}"
-        default = _number(port.default)
+        default = number_of(port.default)
         # If the default agrees with the min, the max is the one that is wrong.
         if default is not None and default >= least:
             wrong, related = port.maximum, Related(port.minimum.span, "the min is here")
@@ -363,7 +352,3 @@ def _evaluated(port: Node, severity: Severity | None) -> Iterator[Diagnostic]:
         right = _WITHOUT_EVAL.get(text, "ro_mount")
         message = f"the mode '{mode.text}' requires an mltable, but this is {kind.text}"
         yield MODE_UNSUITED.at(mode.span, message, f"Write `mode: {right}`.", replacement=right, severity=severity)
-
-
-def _number(value: Value | None) -> float | None:
-    return float(value.data) if value is not None and type(value.data) in (int, float) else None

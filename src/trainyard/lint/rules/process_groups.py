@@ -161,11 +161,7 @@ def _own_address(syntax: Syntax, called: CalledScript, file: Path, placement: Pl
 
 
 _OF_TORCH = ("torchrun", "torch.distributed.run", "torch.distributed.launch")
-_FLAGS: dict[str, list[str]] = {
-    **dict.fromkeys(_OF_TORCH, known_words("torchrun_flags")),
-    **dict.fromkeys(("accelerate", "accelerate.commands.launch"), known_words("accelerate_flags")),
-    **dict.fromkeys(("deepspeed", "deepspeed.launcher.runner"), known_words("deepspeed_flags")),
-}
+_FLAGS: dict[str, list[str]] = {name: known_words(flags) for name, flags in known_words("launchers").items()}
 _MACHINES = ("nnodes", "num_machines", "num_nodes")
 _NODE_RANKS = ("NODE_RANK", "AZUREML_CR_NODE_RANK", "OMPI_COMM_WORLD_NODE_RANK", "RANK")
 _DEEPSPEED_MODULE = "deepspeed.launcher.runner"

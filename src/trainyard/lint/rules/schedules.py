@@ -157,7 +157,7 @@ def _wrong(part: str, least: int, most: int, names: list[str]) -> str:
 def _times(trigger: Node) -> Iterator[Diagnostic]:
     start, end = trigger.get("start_time"), trigger.get("end_time")
     for node in (start, end):
-        if node is not None and _is_impossible(node.text.strip()):
+        if node is not None and _PLAIN_TIME.fullmatch(node.text.strip()) and _time(node) is None:
             message = f"there is no time '{shorten(node.text)}'"
             yield SCHEDULE_TRIGGER.at(node.span, message, "Correct day or hour.", severity="error")
     first, last = _time(start), _time(end)
@@ -166,19 +166,8 @@ def _times(trigger: Node) -> Iterator[Diagnostic]:
         yield SCHEDULE_TRIGGER.at(end.span, "the schedule ends before it starts", "Write a later time.", related)
 
 
-def _is_impossible(text: str) -> bool:
-    """Whether a time is written as one, and does not exist: the 30th of February."""
-    if _PLAIN_TIME.fullmatch(text) is None:
-        return False
-    try:
-        datetime.fromisoformat(text)
-    except ValueError:
-        return True
-    return False
-
-
 def _time(node: Node | None) -> datetime | None:
-    """A time of a schedule; all are in the schedule's own zone, unless they have an offset."""
+    """A time of a schedule, in its own zone unless it has an offset; None if it does not exist, as February 30."""
     try:
         found = datetime.fromisoformat(node.text.strip().replace("Z", "+00:00")) if node is not None else None
     except ValueError:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
-from trainyard.lint.checks import LintContext, check
+from trainyard.lint.checks import LintContext, check, known_words
 from trainyard.lint.scripts.data_reads import Read, argument_holders, destination
 from trainyard.lint.scripts.syntax import Syntax, dotted, line_of
 from trainyard.settings.regex import regex
@@ -147,10 +147,7 @@ def _happens_here(read: Read) -> Related:
 
 
 _SHORTEST_NAME = 3
-# With any of these, a script may add attributes that are not written as such.
-_ADD_ATTRIBUTES = frozenset(
-    {"setattr", "vars", "Namespace", "__dict__", "__setattr__", "update", "set_defaults", "parents"}
-)
+_ADD_ATTRIBUTES: frozenset[str] = frozenset(known_words("adds_attributes"))
 
 
 UNKNOWN_ARGUMENT = Rule("AML515", "unknown-argument", "error").explained(

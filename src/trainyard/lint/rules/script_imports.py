@@ -6,7 +6,7 @@ import ast
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from functools import partial
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,6 +20,7 @@ from trainyard.settings.regex import regex
 from trainyard.settings.suggestions import did_you_mean
 from trainyard.spec.diagnostic import Diagnostic, Related, Span
 from trainyard.spec.documents import Node, shorten
+from trainyard.spec.other_files import scoring_code
 from trainyard.spec.parsed import ParsedCommand
 from trainyard.spec.rule import Rule
 from trainyard.spec.shell_words import CalledScript, without_archive
@@ -99,7 +100,8 @@ print(pandas, SVC)
 @check("command")
 def _module_not_installed(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
     conda = _conda_of(command, context)
-    modules = modules_of_conda(conda) if conda is not None else None
+    names = [package.name for package in packages_of(conda)] if conda is not None else []
+    modules = modules_of(filter(None, names)) if names and None not in names else None
     if conda is None or modules is None:
         return
     for called in _decidable_calls(command, context):
@@ -117,13 +119,6 @@ def _module_not_installed(command: ParsedCommand, context: LintContext) -> Itera
             hint = f"Add '{package_of(module)}' to its conda file."
             related = [_imported_here(each), Related(conda.span, "the packages of the environment")]
             yield MODULE_NOT_INSTALLED.at(called.place, message, hint, related)
-
-
-def modules_of_conda(conda: Node) -> frozenset[str] | None:
-    """The modules that a conda file brings; None if that cannot be told."""
-    names = [package.name for package in packages_of(conda)]
-    known = [name for name in names if name is not None]
-    return modules_of(known) if names and len(known) == len(names) else None
 
 
 def _conda_of(command: ParsedCommand, context: LintContext) -> Node | None:
@@ -189,7 +184,6 @@ def _beside(module: str, called: CalledScript) -> Path | None:
 _DEFINE_NAMES = frozenset({"globals", "exec", "setattr", "__getattr__", "import_module", "modules"})
 _TRUSTED = sys.stdlib_module_names | {"trainyard"}
 """Packages whose names are not looked up: Python's own, and this one, whose tests import every module."""
-_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 IMPORT_FAILS = Rule("AML513", "import-fails", "error").explained(
@@ -248,25 +242,10 @@ def _undefined(called: CalledScript, folder: Path, node: ast.ImportFrom, here: R
 
 def _defined(syntax: Syntax) -> set[str] | None:
     """Every name that a module binds anywhere; None if it may bind others."""
-    found = {"*"}
-    for node in syntax.nodes:
-        if isinstance(node, ast.Name):
-            if node.id in _DEFINE_NAMES:
-                return None
-            if isinstance(node.ctx, ast.Store):
-                found.add(node.id)
-        elif isinstance(node, ast.Attribute) and node.attr in _DEFINE_NAMES:
-            return None
-        elif isinstance(node, _DEFINITIONS):
-            if node.name in _DEFINE_NAMES:
-                return None
-            found.add(node.name)
-        elif isinstance(node, (ast.Import, ast.ImportFrom)):
-            names = {alias.asname or alias.name.split(".")[0] for alias in node.names}
-            if "*" in names:
-                return None
-            found |= names
-    return found if len(found) > 1 else None
+    names = {node.id for node in syntax.of(ast.Name)} | {node.attr for node in syntax.of(ast.Attribute)}
+    if "*" in syntax.bound or not _DEFINE_NAMES.isdisjoint(names | syntax.bound.keys()):
+        return None
+    return {"*", *syntax.bound} if syntax.bound else None
 
 
 SCRIPT_SYNTAX = Rule("AML514", "script-syntax", "warning").explained(
@@ -285,25 +264,28 @@ for epoch in range(3)‹⇒:›
 @check("command")
 def _script_syntax(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
     for called in context.calls_of(command):
-        yield from _unparsable(called)
+        yield from _unparsable(called.file, called.place)
 
 
 @check("file")
 def _scripts_of_steps(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
-    """The same for the scripts of parallel and Spark steps."""
-    for step in script_steps(file.document):
-        called, entry = step.call(), step.entry
-        if called is not None and entry is not None:
-            yield from _unparsable(called._replace(caller=entry.value))
+    """The same, and undefined names, for the scripts of parallel and Spark steps and of deployments."""
+    found = [(step.script, step.entry.value.span) for step in script_steps(file.document) if step.entry is not None]
+    scoring, folder = file.root.find_text("code_configuration", "scoring_script"), scoring_code(file.root)
+    if scoring is not None and folder is not None and scoring.text.endswith(".py"):
+        found.append((folder / scoring.text, scoring.span))
+    for script, place in found:
+        yield from _unparsable(script, place)
+        yield from _undefined_in(script, place)
 
 
-def _unparsable(called: CalledScript) -> Iterator[Diagnostic]:
-    error = syntax_error(called.file) if called.file is not None else None
-    if error is not None and called.file is not None:
+def _unparsable(script: Path | None, place: Span) -> Iterator[Diagnostic]:
+    error = syntax_error(script) if script is not None else None
+    if error is not None and script is not None:
         line = error.lineno or 1
-        related = [line_of(called.file, line, error.msg)]
-        message = f"Python {sys.version_info[0]}.{sys.version_info[1]} cannot parse {called.name}: line {line}"
-        yield SCRIPT_SYNTAX.at(called.place, message, "", related)
+        related = [line_of(script, line, error.msg)]
+        message = f"Python {sys.version_info[0]}.{sys.version_info[1]} cannot parse {script.name}: line {line}"
+        yield SCRIPT_SYNTAX.at(place, message, "", related)
 
 
 UNDEFINED_NAME = Rule("AML518", "undefined-name", "warning").explained(
@@ -332,19 +314,24 @@ main()
 @check("command")
 def _undefined_names(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
     for called in context.calls_of(command):
-        # pyflakes takes 15 ms to import: no command that only reads Trainyard's own steps pays that.
-        if called.file is None or called.file.parent == PACKAGE / "steps":
-            continue
-        found = context.cached(("undefined names", called.file), partial(_names_undefined, called.file))
-        for name, line in found.items():
-            message = f"{called.name} uses '{name}', which nothing defines there"
-            yield UNDEFINED_NAME.at(called.place, message, "", [line_of(called.file, line, "it is used here")])
+        yield from _undefined_in(called.file, called.place)
 
 
-def _names_undefined(file: Path) -> dict[str, int]:
+def _undefined_in(script: Path | None, place: Span) -> Iterator[Diagnostic]:
+    # pyflakes takes 15 ms to import: no command that only reads Trainyard's own steps pays that.
+    syntax = parse(script) if script is not None and script.parent != PACKAGE / "steps" else None
+    if script is None or syntax is None:
+        return
+    for name, line in _names_undefined(syntax).items():
+        message = f"{script.name} uses '{name}', which nothing defines there"
+        hint = f"Write `global {name}` where it is set." if name in syntax.bound else ""
+        yield UNDEFINED_NAME.at(place, message, hint, [line_of(script, line, "it is used here")])
+
+
+@lru_cache(maxsize=64)  # scripts with the same content have one syntax
+def _names_undefined(syntax: Syntax) -> dict[str, int]:
     """The names in a script that are not defined where they are used, each with its first line."""
-    syntax = parse(file)
-    if syntax is None or _defined(syntax) is None:
+    if _defined(syntax) is None:
         return {}
     from pyflakes import checker, messages
 
@@ -389,23 +376,14 @@ def all_imports(file: Path, folders: Sequence[Path]) -> list[Import]:
         syntax = parse(current)
         if syntax is None:
             continue
-        found.extend(imports_at_once(syntax, current))
-        own = (
-            part
-            for each in imports_at_once(syntax, current)
-            for folder in (current.parent, *folders)
-            for part in _files_of(folder, each.path.split("."))
-        )
-        relative = (
-            part
-            for node in syntax.body
-            if isinstance(node, ast.ImportFrom) and 0 < node.level <= len(current.parents)
-            for alias in node.names
-            for part in _files_of(
-                current.parents[node.level - 1], [*(node.module.split(".") if node.module else ()), alias.name]
-            )
-        )
-        for other in (*own, *relative):
+        imports = list(imports_at_once(syntax, current))
+        found.extend(imports)
+        paths = [(folder, each.path) for each in imports for folder in (current.parent, *folders)]
+        for node in syntax.body:
+            if isinstance(node, ast.ImportFrom) and 0 < node.level <= len(current.parents):
+                folder, package = current.parents[node.level - 1], f"{node.module}." if node.module else ""
+                paths += [(folder, f"{package}{alias.name}") for alias in node.names]
+        for other in (part for folder, path in paths for part in _files_of(folder, path.split("."))):
             if other not in seen:
                 seen.add(other)
                 waiting.append(other)

@@ -347,6 +347,37 @@ def _two_programs(command: ParsedCommand, context: LintContext) -> Iterator[Diag
                 break
 
 
+REDIRECTED_VERSION = Rule("AML564", "redirected-version", "warning").explained(
+    summary="The shell takes the version of a package for a redirection: `pip install torch>=2.1` without quotes.",
+    why="pip installs any version, and what it prints goes into a file named `=2.1`; with `<`, the shell looks for a "
+    "file of that name and ends with an error.",
+    example="""\
+@command train ./src
+command: pip install ‹⇒'›torch‸>=2.1‹⇒'› && python train.py
+=== src/train.py
+print("training")
+""",
+)
+_VERSION = regex(r"=?[0-9]+(?:\.[0-9]+)*")
+
+
+@check("command")
+def _redirected_version(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
+    for word, message, hint in redirected_versions(command.text):
+        yield REDIRECTED_VERSION.at(command.span(word.end, word.end + 1), message, hint)
+
+
+def redirected_versions(text: str) -> Iterator[tuple[Word, str, str]]:
+    """The packages to install whose comparison the shell takes for a redirection, each with a message and a hint."""
+    for words in simple_commands(text):
+        names = [word.text for word in words]
+        for word, version in pairwise(words) if "install" in names and not _INSTALLERS.isdisjoint(names) else ():
+            if text[word.end : version.start] in (">", "<") and _VERSION.fullmatch(version.text):
+                written = text[word.start : version.end]
+                what = "writes what is printed to" if text[word.end] == ">" else "reads"
+                yield word, f"for the shell, {written} {what} a file named '{version.text}'", f"Write '{written}'."
+
+
 ONE_WORD_RUN = Rule("AML563", "one-word-run", "error").explained(
     summary="`bash -c` runs its first word alone: the text is not in quotes.",
     why="The shell takes the words after the first for its own `$0`, `$1` and so on. `bash -c python train.py` starts "

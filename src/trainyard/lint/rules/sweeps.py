@@ -19,11 +19,7 @@ from trainyard.spec.job_types import python_files
 from trainyard.spec.parsed import ParsedCommand
 from trainyard.spec.rule import Rule
 
-# https://learn.microsoft.com/azure/machine-learning/how-to-tune-hyperparameters
-_TYPES_OF_SAMPLING = {
-    "grid": frozenset({"choice"}),
-    "bayesian": frozenset({"choice", "uniform", "quniform"}),
-}
+_TYPES_OF_SAMPLING: dict[str, list[str]] = known_words("distributions_of_sampling")
 _CONTINUOUS = frozenset(f"{q}{name}" for name in ("uniform", "loguniform", "normal", "lognormal") for q in ("", "q"))
 _KNOWN_TYPES = _CONTINUOUS | {"choice", "randint"}
 _SWEEP = """\
@@ -126,7 +122,7 @@ def _sampling(sweep: Node) -> Iterator[Diagnostic]:
     unsuited = [
         (name, kind)
         for name, entry in space.items()
-        if (kind := entry.value.get("type")) is not None and kind.text.lower() in _KNOWN_TYPES - suited
+        if (kind := entry.value.get("type")) is not None and kind.text.lower() in _KNOWN_TYPES.difference(suited)
     ]
     if unsuited:
         name, kind = unsuited[0]

@@ -81,9 +81,8 @@ def _keys(root: Node) -> Iterator[Diagnostic]:
     if kind is not None and kind.text and kind.text.lower() != "mltable":
         yield TABLE_FILE.at(kind.span, f"the type in a file MLTable is mltable, not '{shorten(kind.text)}'")
     for name, entry in root.entries.items():
-        meant = only_close(name, [key for key in _KEYS if key not in root.entries]) if name not in _KEYS else None
-        if meant is not None:
-            yield TABLE_FILE.at(entry.key.span, f"an MLTable has no '{shorten(name)}'", f"Did you mean '{meant}'?")
+        free = [key for key in _KEYS if key == name or key not in root.entries]
+        yield from TABLE_FILE.misspelt(entry.key.span, name, free, f"an MLTable has no '{shorten(name)}'")
     if "paths" not in root.entries and not any(only_close(name, ["paths"]) for name in root.entries):
         message = "an MLTable lists the files that it consists of, and this one has no 'paths'"
         yield TABLE_FILE.at(root.key_span(next(iter(root.entries))) if root.entries else root.span, message)
@@ -97,11 +96,9 @@ def _paths(root: Node, folder: Path) -> Iterator[Diagnostic]:
         yield TABLE_FILE.at(root.key_span("paths"), "'paths' is a list", "Write `- file: …` beneath it.")
     for item in paths.items:
         for name, entry in item.entries.items():
-            meant = only_close(name, _PATH_KEYS) if name not in _PATH_KEYS else None
-            if meant is not None:
-                message = f"a path of an MLTable has no '{shorten(name)}'"
-                yield TABLE_FILE.at(entry.key.span, message, f"Did you mean '{meant}'?")
-            elif name in ("file", "folder") and entry.value.is_text:
+            message = f"a path of an MLTable has no '{shorten(name)}'"
+            yield from TABLE_FILE.misspelt(entry.key.span, name, _PATH_KEYS, message)
+            if name in ("file", "folder") and entry.value.is_text:
                 yield from _missing(entry.value, folder)
 
 
@@ -110,9 +107,7 @@ def _missing(path: Node, folder: Path) -> Iterator[Diagnostic]:
     if is_address(path.text) or "${{" in path.text or os.path.lexists(folder / path.text):
         return
     named = Path(os.path.normpath(folder / path.text))
-    meant = only_close(named.name, names_in(named.parent))
-    if meant is not None:
-        yield TABLE_FILE.at(path.span, f"there is no '{shorten(path.text)}'", f"Did you mean '{meant}'?")
+    yield from TABLE_FILE.misspelt(path.span, named.name, names_in(named.parent), f"there is no '{shorten(path.text)}'")
 
 
 def _transformations(root: Node) -> Iterator[Diagnostic]:
@@ -120,15 +115,11 @@ def _transformations(root: Node) -> Iterator[Diagnostic]:
     for item in listed.items if listed is not None else ():
         named = [(item.text, item)] if item.is_text else [(name, entry.key) for name, entry in item.entries.items()]
         for name, place in named:
-            meant = only_close(name, _TRANSFORMATIONS) if name not in _TRANSFORMATIONS else None
-            if meant is not None:
-                message = f"an MLTable has no transformation '{shorten(name)}'"
-                yield TABLE_FILE.at(place.span, message, f"Did you mean '{meant}'?", replacement=meant)
+            message = f"an MLTable has no transformation '{shorten(name)}'"
+            yield from TABLE_FILE.misspelt(place.span, name, _TRANSFORMATIONS, message)
         for entry in item.entries.values():
             for key, words in _WORDS.items():
                 given = entry.value.get(key)
-                known = given is None or given.text.lower() in words or given.text.lower() in _OTHER_SPELLINGS
-                meant = only_close(given.text, words) if given is not None and not known else None
-                if given is not None and given.is_text and meant is not None:
+                if given is not None and given.is_text and given.text.lower() not in (*words, *_OTHER_SPELLINGS):
                     message = f"'{key}' is one of {', '.join(words)}, not '{shorten(given.text)}'"
-                    yield TABLE_FILE.at(given.span, message, f"Did you mean '{meant}'?")
+                    yield from TABLE_FILE.misspelt(given.span, given.text, words, message)

@@ -7,13 +7,13 @@ import posixpath
 import re
 from collections.abc import Iterator
 
-from trainyard.lint.checks import LintContext, check
+from trainyard.lint.checks import LintContext, LintedFile, check
 from trainyard.lint.placements import Placement
 from trainyard.lint.scripts.syntax import Syntax, dotted, keyword, line_of
 from trainyard.settings.regex import regex
 from trainyard.spec.diagnostic import Diagnostic
 from trainyard.spec.documents import Node, shorten
-from trainyard.spec.parsed import ParsedCommand, ParsedPipeline
+from trainyard.spec.parsed import ParsedCommand
 from trainyard.spec.rule import Rule
 
 _CHECKPOINT_NAME = regex(r"(?<![a-z])(check_?points?|ckpts?)(?![a-z])", re.IGNORECASE)
@@ -78,24 +78,14 @@ outputs:
 )
 
 
-@check("command")
-def _uploaded_checkpoints(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
-    if command.is_component or command.is_root:
-        yield from _uploaded(command.node)
-
-
-@check("pipeline")
-def _uploaded_by_jobs(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
-    for job in pipeline.model.jobs.values():
-        yield from _uploaded(job.node)
-
-
-def _uploaded(node: Node) -> Iterator[Diagnostic]:
-    for name, entry in node.entries_of("outputs").items():
-        mode = entry.value.get("mode")
-        if mode is not None and mode.text.lower() == "upload" and _CHECKPOINT_NAME.search(name):
-            message = f"'{name}' is uploaded when the job ends: if the job is preempted, nothing is left"
-            yield UPLOADED_CHECKPOINTS.at(mode.span, message, "Write `mode: rw_mount`.", replacement="rw_mount")
+@check("file")
+def _uploaded_checkpoints(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
+    for holder in (part for job in file.jobs for part in (job, job.get("component")) if part is not None):
+        for name, entry in holder.entries_of("outputs").items():
+            mode = entry.value.get("mode")
+            if mode is not None and mode.text.lower() == "upload" and _CHECKPOINT_NAME.search(name):
+                message = f"'{name}' is uploaded when the job ends: if the job is preempted, nothing is left"
+                yield UPLOADED_CHECKPOINTS.at(mode.span, message, "Write `mode: rw_mount`.", replacement="rw_mount")
 
 
 def _has_one_process(component: Node) -> bool:

@@ -52,6 +52,22 @@ class Syntax:
         return self.of(ast.FunctionDef)
 
     @cached_property
+    def bound(self) -> Mapping[str, list[ast.AST]]:
+        """What binds each name, anywhere in the script: `*` is all that an import brings."""
+        found: dict[str, list[ast.AST]] = {}
+        for node in self.nodes:
+            names: list[str] = []
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                names = [node.id]
+            elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+                names = [node.name]
+            elif isinstance(node, (ast.Import, ast.ImportFrom)):
+                names = [alias.asname or alias.name.split(".")[0] for alias in node.names]
+            for name in names:
+                found.setdefault(name, []).append(node)
+        return found
+
+    @cached_property
     def assigned(self) -> Mapping[str, list[ast.expr]]:
         """The values that each variable is assigned, anywhere in the script."""
         found: dict[str, list[ast.expr]] = {}
