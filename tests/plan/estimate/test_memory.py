@@ -6,8 +6,10 @@ import runpy
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -108,20 +110,29 @@ _COMPUTED_IN = [("fsdp", "bf16"), ("ddp", "bf16"), ("ddp", "bf16-true"), ("ddp",
         *((*each, "llama", lora) for each in _COMPUTED_IN for lora in ("", "all-linear", "q_proj,v_proj")),
         *((*each, name, "") for each in _COMPUTED_IN[:2] for name in ("qwen3", "gpt_neox")),
         *((*each, name, "all-linear") for each in _COMPUTED_IN[1:3] for name in ("qwen3", "gpt_neox")),
+        *((*each, "gpt2", "") for each in _COMPUTED_IN[1:]),
     ],
 )
 def test_a_layer_keeps_what_the_real_model_saves(engine: str, precision: str, family: str, lora: str) -> None:
     """What two layers of transformers' model save for their backward pass beyond what one does, without weights.
 
     FSDP and bf16-true compute in 16 bits throughout, DDP under autocast. The least exact is an adapter of GPT-NeoX
-    in 16 bits beside what follows attention, whose input is not counted again.
+    in 16 bits beside what follows attention, whose input is not counted again. A GPU's autocast computes powers in
+    fp32, unlike a CPU's; attention that drops out is not fused on a CPU, and has masks of values.
     """
     import torch
     from peft import LoraConfig, inject_adapter_in_model
+    from torch.overrides import TorchFunctionMode
     from transformers import AutoConfig, AutoModelForCausalLM
+
+    class WidePowers(TorchFunctionMode):
+        def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            base, *rest = args or (None,)
+            return function(base.float() if function is torch.pow else base, *rest, **(kwargs or {}))
 
     sizes = {"hidden_size": 96, "intermediate_size": 256, "num_attention_heads": 6, "vocab_size": 100}
     sizes |= {"head_dim": 16, "num_key_value_heads": 6} if family == "qwen3" else {}
+    sizes = {"n_embd": 96, "n_head": 6, "vocab_size": 100, "attn_pdrop": 0.0} if family == "gpt2" else sizes
     length, found, is_wide = 320, [], engine == "ddp" and precision != "bf16-true"
     for layers in (1, 2):
         config = AutoConfig.for_model(family, **sizes, num_hidden_layers=layers, use_cache=False)
@@ -143,10 +154,12 @@ def test_a_layer_keeps_what_the_real_model_saves(engine: str, precision: str, fa
         with (
             torch.autograd.graph.saved_tensors_hooks(keep, torch.clone),
             torch.autocast("cpu", dtype=torch.bfloat16, enabled=engine == "ddp" and precision == "bf16"),
+            WidePowers() if family == "gpt2" and precision == "bf16" else nullcontext(),
         ):
             model(input_ids=torch.zeros(1, length, dtype=torch.long))
         found.append(sum(tensor.untyped_storage().nbytes() for tensor in saved.values()))
-    ours = from_settings(family, {**sizes, "num_hidden_layers": 2, "max_position_embeddings": length}, family)
+    layers_and_length = {"num_hidden_layers": 2, "n_layer": 2, "max_position_embeddings": length}
+    ours = from_settings(family, {**sizes, **layers_and_length}, family)
     machines, adapters = machines_of_gpu(find_gpu("A100-SXM-80GB"), 1, 2), Adapters(4, lora) if lora else None
     wanted = TrainingShape(ours, machines, engine, 1, 1, length, precision, adapters=adapters)
     predicted = layer_activation_bytes(wanted)
@@ -545,6 +558,21 @@ def test_the_allocator_reuses_what_activations_leave_for_logits(training: Make) 
 def test_a_loss_in_16_bits_has_its_logits_three_times(training: Make) -> None:
     wanted = training(upcasts_logits=False)
     assert memory_of(wanted).logits == 3 * 2 * 2048 * 128256
+
+
+def test_autocast_computes_a_loss_of_16_bits_in_fp32_but_for_the_softmax(training: Make) -> None:
+    """As torch's cross_entropy asks for the softmax in the type of the logits: what is kept for the backward pass, and
+    one gradient in fp32. Only the loss itself is what a GPU's autocast makes fp32."""
+    import torch
+
+    logits = torch.zeros(50, 80, dtype=torch.bfloat16, requires_grad=True)
+    saved: dict[int, torch.Tensor] = {}
+    with torch.autograd.graph.saved_tensors_hooks(lambda each: saved.setdefault(each.data_ptr(), each), torch.clone):
+        logarithms = torch.nn.functional.log_softmax(logits, 1, dtype=logits.dtype)
+        torch.nn.functional.nll_loss(logarithms.float(), torch.zeros(50, dtype=torch.long))
+    kept = sum(each.nbytes for each in saved.values() if each.shape == logits.shape)
+    wanted = training(engine="ddp", upcasts_logits=False)
+    assert memory_of(wanted).logits / (2048 * 128256) == kept / logits.numel() + 4
 
 
 @pytest.mark.parametrize(

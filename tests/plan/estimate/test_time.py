@@ -17,6 +17,8 @@ from published_trainings import (
     FIXED_MEMORY_ROUND,
     FIXED_ROUND,
     OWN_ROUND,
+    UNSEEN_MEMORY_ROUND,
+    UNSEEN_ROUND,
     held_out_trainings,
     median_time_error,
     published_trainings,
@@ -122,7 +124,7 @@ def test_trainings_held_out_are_predicted() -> None:
     missed = [kind for kind, some in errors.items() if len(some) >= 15 and statistics.median(some) > 0.25]
     assert missed == ["small micro-batches"]
     assert "The bars do not hold of all kinds either: small micro-batches miss them" in page
-    unseen = [row for row in timed if row.round >= FIXED_ROUND]
+    unseen = [row for row in timed if row.round >= UNSEEN_ROUND]
     first = [abs(row.time_error(first=True)) for row in unseen]
     assert len(first) >= 90
     published = [abs(row.time_error(first=True)) for row in unseen if row.round != OWN_ROUND]
@@ -138,7 +140,7 @@ def test_the_page_says_which_kinds_miss_the_bars_of_memory() -> None:
     """The bars of first predictions: a median of 10 %, and seven of ten within 15 %."""
     errors: dict[str, list[float]] = {"all": []}
     for row in held_out_trainings():
-        error = row.memory_error(first=True) if row.round >= FIXED_MEMORY_ROUND else None
+        error = row.memory_error(first=True) if row.round >= UNSEEN_MEMORY_ROUND else None
         if error is not None:
             errors["all"].append(abs(error))
             errors.setdefault(row.kind, []).append(abs(error))
@@ -161,7 +163,7 @@ def test_eight_of_ten_trainings_held_out_are_within_the_interval_of_their_kind()
         took = [(row.round, 1 / (1 + row.time_error(first=False))) for row in rows]
         every, unseen = (
             [interval.time_low <= times <= interval.time_high for number, times in took if number >= least]
-            for least in (1, FIXED_ROUND)
+            for least in (1, UNSEEN_ROUND)
         )
         assert interval.unseen_rows == len(unseen)
         assert 0.75 <= statistics.fmean(every) <= 0.92, kind

@@ -131,6 +131,9 @@ def layer_activation_bytes(training: TrainingShape) -> float:
             # Its queries, keys and values are three matrices, whose parameters alone are counted as one.
             inputs += 2 * hidden
         mlp = inner * (3 if shape.is_gated else shape.eager.kept_by_mlp - 1)
+        if training.is_under_autocast and shape.eager.moved_by_mlp > 2:
+            # A GPU's autocast computes powers in fp32, and so three of these five are wide.
+            mlp += 3 * inner
     if adapters is not None:
         adapted = adapters.matrices(shape)
         copied, shared = sum(each.takes for each in adapted), _shared_inputs(adapted)

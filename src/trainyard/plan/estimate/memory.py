@@ -216,7 +216,8 @@ def _logits(training: TrainingShape) -> float:
 
     torch's cross entropy computes in fp32: in the backward pass there are the log of the softmax and two gradients, of
     it and of the logits in fp32; a compiled one has only one of these beside the logits. Software that gives it logits
-    in 16 bits has all three in 16 bits. With losses chunk by chunk, all that is of one chunk.
+    in 16 bits has all three in 16 bits; under autocast the log of the softmax is in 16, and again in fp32 with its
+    gradient. With losses chunk by chunk, all that is of one chunk.
     """
     if training.is_of_images:
         return 0.0
@@ -225,7 +226,7 @@ def _logits(training: TrainingShape) -> float:
         tokens = min(tokens, training.loss_chunk_tokens)
     words = tokens * training.language_model.vocabulary_size
     if not training.upcasts_logits:
-        return float(words * 3 * training.bytes_per_value)
+        return float(words * (10 if training.is_under_autocast else 3 * training.bytes_per_value))
     if training.stack == "fused":
         return float(words * (2 * training.bytes_per_value + 4))
     return float(words * (training.bytes_per_value + 8 if training.compiled else 12))
