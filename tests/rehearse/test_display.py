@@ -12,7 +12,7 @@ import pytest
 
 from trainyard.printing import last_lines
 from trainyard.rehearse.attempts import log_name
-from trainyard.rehearse.display import Display, share_done
+from trainyard.rehearse.display import Display, TimeLeft, in_words, share_done
 from trainyard.rehearse.outcome import WarningLines, last_error
 from trainyard.rehearse.run_options import RunOptions
 from trainyard.rehearse.runner import run_pipeline
@@ -179,6 +179,17 @@ def test_more_jobs_than_lines_show_those_that_run(tmp_path: Path, monkeypatch: p
 )
 def test_the_share_that_a_line_states(line: str, share: float | None) -> None:
     assert share_done(line) == share
+
+
+def test_time_left_follows_from_what_was_seen() -> None:
+    time_left = TimeLeft()
+
+    assert time_left.estimate("train", 0.5, elapsed_s=10.0) is None  # resumed half-way
+    assert time_left.estimate("train", 0.5, elapsed_s=15.0) is None
+    assert time_left.estimate("train", 0.6, elapsed_s=20.0) == pytest.approx(40.0)
+    assert time_left.estimate("train", 0.1, elapsed_s=30.0) is None  # it began again
+    assert time_left.estimate("train", 0.2, elapsed_s=31.0) == pytest.approx(8.0)
+    assert in_words(0.257, 65.2) == "25 %, 1 min 05 s left"
 
 
 def test_no_color_is_obeyed(workspace: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,6 +33,29 @@ def share_done(line: str) -> float | None:
     return done / total if 0 <= done <= total and total > 0 else None
 
 
+class TimeLeft:
+    """Estimates the seconds left from how a job's share grew since it was first seen: a resumed one starts late."""
+
+    def __init__(self) -> None:
+        self._first: dict[str, tuple[float, float]] = {}
+
+    def estimate(self, job: str, share: float, elapsed_s: float) -> float | None:
+        """Return the seconds left, or None before there is a second share to compare with."""
+        first_share, first_elapsed_s = self._first.setdefault(job, (share, elapsed_s))
+        if share < first_share:  # a new attempt, or the next phase
+            self._first[job] = (share, elapsed_s)
+            return None
+        if share == first_share or elapsed_s <= first_elapsed_s:
+            return None
+        return (1 - share) * (elapsed_s - first_elapsed_s) / (share - first_share)
+
+
+def in_words(share: float, seconds_left: float | None) -> str:
+    """Return `25 %, 1 min 05 s left`, short enough for a column."""
+    done = f"{int(share * 100)} %"
+    return done if seconds_left is None else f"{done}, {duration(max(1.0, round(seconds_left)))} left"
+
+
 _REFRESHES_PER_SECOND = 4
 _WIDE = 100
 _LINES_BESIDE_JOBS = 3
@@ -64,6 +87,7 @@ class Display:
         self._record: RunRecord | None = None
         self._live: Live | None = None
         self._stays = False
+        self._time_left = TimeLeft()
 
     def run_started(self, record: RunRecord) -> None:
         """Show that a run begins."""
@@ -77,6 +101,7 @@ class Display:
                 # While it is redrawn, the jobs that there is room for; the one that stays has all.
                 get_renderable=lambda: _table(
                     record,
+                    self._time_left,
                     console.width,
                     None if self._stays else max(1, console.height - _LINES_BESIDE_JOBS),
                 ),
@@ -141,7 +166,7 @@ class Display:
             print(text, file=self._stream, flush=True)
 
 
-def _table(record: RunRecord, width: int, rows: int | None) -> Table:
+def _table(record: RunRecord, time_left: TimeLeft, width: int, rows: int | None) -> Table:
     """Return the state of every job, or of as many; a narrow terminal has no room for the number of processes."""
     from rich.table import Table
     from rich.text import Text
@@ -170,7 +195,7 @@ def _table(record: RunRecord, width: int, rows: int | None) -> Table:
             Text(f"attempt {len(job.attempts)}" if is_again else state, style=_COLOURS[state]),
             *([str(job.processes)] if is_wide else []),
             duration(elapsed) if elapsed is not None else "",
-            _progress(job, line),
+            _progress(name, job, line, time_left),
             Text(line),
         )
     if others := Counter(job.status for name, job in record.jobs.items() if name not in shown):
@@ -198,9 +223,11 @@ def _jobs_shown(record: RunRecord, rows: int | None) -> Collection[str]:
     return frozenset([*first, *waiting, *ended][:rows])
 
 
-def _progress(job: JobRecord, line: str) -> str:
-    share = share_done(line) if job.status == "running" else None
-    return f"{int(share * 100)} %" if share is not None else ""
+def _progress(name: str, job: JobRecord, line: str, time_left: TimeLeft) -> str:
+    share, elapsed = share_done(line), _elapsed(job)
+    if job.status != "running" or share is None or elapsed is None:
+        return ""
+    return in_words(share, time_left.estimate(name, share, elapsed))
 
 
 def _elapsed(job: JobRecord) -> float | None:

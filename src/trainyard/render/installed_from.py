@@ -24,6 +24,7 @@ WHEELS = "wheels"
 
 _TO_FILL_IN = "git+https://FILL-IN.invalid/trainyard@COMMIT"
 _SCP_LIKE = re.compile(r"(?:(?P<user>[\w.-]+)@)?(?P<host>[\w.-]+):(?!//)(?P<path>[^\s]+)")
+_SHOWN_DIGITS = 12
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,7 @@ def from_direct_url(noted: Mapping[str, Any]) -> InstalledFrom:
 
 def _from_checkout(folder: Path) -> InstalledFrom:
     """Return the remote and the commit of a checkout, if its remote has that commit and nothing was changed since."""
+    where = f"it was installed from {folder}"
     try:
         commit = ask_git(folder, "rev-parse", "HEAD")
         top = ask_git(folder, "rev-parse", "--show-prefix")
@@ -79,11 +81,17 @@ def _from_checkout(folder: Path) -> InstalledFrom:
         changes = ask_git(folder, "status", "--porcelain", "--untracked-files=no", "--", ".")
         known_to = ask_git(folder, "for-each-ref", "--contains", "HEAD", "--count=1", "refs/remotes/origin/")
     except NoGit:
-        return InstalledFrom(problem=f"it was installed from {folder}, and git is not on the PATH")
+        return InstalledFrom(problem=f"{where}, and git is not on the PATH")
+    shown = commit.text[:_SHOWN_DIGITS]
+    if not commit.succeeded:
+        return InstalledFrom(problem=f"{where}, which is not a git repository")
     address = _pip_address(remote.text)
-    if not commit.succeeded or address is None or changes.text or not known_to.text:
-        expected = "expected a git checkout without changes whose commit was pushed to its remote 'origin'"
-        return InstalledFrom(problem=f"it was installed from {folder}, which other machines do not have; {expected}")
+    if address is None:
+        return InstalledFrom(problem=f"{where}, whose remote 'origin' is not an address that other machines reach")
+    if changes.text:
+        return InstalledFrom(problem=f"{where}, which has changes that are in no commit")
+    if not known_to.text:
+        return InstalledFrom(problem=f"{where}, whose commit {shown} was not pushed to 'origin'")
     subfolder = f"#subdirectory={top.text.rstrip('/')}" if top.text else ""
     return InstalledFrom(f"git+{address}@{commit.text}{subfolder}")
 
