@@ -176,10 +176,10 @@ def disturb(project: Path, name: str, kind: str, chance: random.Random, longest_
         time.sleep(0.05)
     assert "Traceback" not in shown, shown
     ended = status_of(project, name, runner.returncode) if (folder / "run.json").exists() else ""
-    if ended == "completed":
+    is_deleted = kind == "deleted run"  # a run may complete whose outputs are gone
+    if ended == "completed" and not is_deleted:
         assert_added(folder, start)
         return ended
-    is_deleted = kind == "deleted run"
     before = {} if is_deleted else jobs_of(folder)
     again = name if ended and not is_deleted and chance.random() < 0.5 else f"{name}-again"
     words = ("runs", "resume", name) if again == name else ("run", "pipeline.yml", "--name", again)
