@@ -301,7 +301,6 @@ def measure(case: Case, world: World, folder: Path) -> dict[str, float]:
     is_on_gpu = world.device.type == "cuda"
     if is_on_gpu:
         torch.cuda.reset_peak_memory_stats(world.device)
-    before = torch.cuda.memory_allocated(world.device) if is_on_gpu else 0
     task = Pretraining(case, world.device)
     settings: dict[str, Any] = {
         name: getattr(case, name)
@@ -318,7 +317,7 @@ def measure(case: Case, world: World, folder: Path) -> dict[str, float]:
         whole_loop(trained, world, folder, StopRequest(folder / "stop"), **settings)(timing.batches())
     figures = {"samples_per_second": case.micro_batch_size / statistics.median(timing.seconds)}
     if is_on_gpu:
-        figures["allocated_bytes"] = torch.cuda.max_memory_allocated(world.device) - before
+        figures["allocated_bytes"] = torch.cuda.max_memory_allocated(world.device)
         figures["reserved_bytes"] = torch.cuda.max_memory_reserved(world.device)
     return figures
 

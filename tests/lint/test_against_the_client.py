@@ -245,6 +245,8 @@ outputs: {rounds: {type: integer, is_control: true, early_available: true}}
 """
 TAKEN_FILES = [
     ("job", SWEEP),
+    # What is not known of a component in place is dropped, as in a file of its own.
+    ("job", WITH_COMPUTE + "    component: {type: command, owner: me, command: ls, environment: 'azureml:e:1'}\n"),
     ("job", SWEEP.replace("sampling_algorithm: random", "sampling_algorithm: {type: random, seed: 3}")),
     ("job", SWEEP + "early_termination: {type: bandit, slack_factor: 0.1, evaluation_interval: 1}\n"),
     ("job", SWEEP.replace("goal: minimize", "goal: Minimize")),

@@ -162,8 +162,13 @@ def _unknown_key(
     key: str, path: list[str | int], holder: Mapping[str, Any], document: Document, kind: Kind, *, with_hint: bool
 ) -> Diagnostic:
     known = _writable(holder) if with_hint else []
+    # A component that is written in place is read like one in a file of its own, but for a pipeline.
+    is_in_job = path[:1] == ["jobs"] and path[2:] == ["component"]
+    in_place = is_in_job and document.node_at(path).text_of("type") != "pipeline"
     if not path:
         where, fate = "here", _FATE_AT_ROOT.get(kind, _FATE_ELSEWHERE)
+    elif in_place:
+        where, fate = f"in the component of the job '{path[1]}'", _FATE_AT_ROOT["component"]
     elif len(path) == 2 and path[0] == "jobs":
         inline = document.node_at(path).get("component") is None
         where, fate = f"in the job '{path[-1]}'", _FATE_ELSEWHERE if inline else _FATE_IN_JOB
@@ -177,7 +182,7 @@ def _unknown_key(
         fate = _FATE_AT_ROOT["profile"]
     elif not path and kind == "component" and key in _KEYS_OF_JOBS:
         fate, severity = "Azure ML ignores it: the job that uses the component sets it", "warning"
-    elif not path and kind in ("component", "pipeline_component"):
+    elif in_place or (not path and kind in ("component", "pipeline_component")):
         severity = "warning" if only_close(key, known) is None else "error"
     elif path[-1:] == ["settings"] and kind in ("pipeline", "schedule"):
         fate = _FATE_IN_SETTINGS
