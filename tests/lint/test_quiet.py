@@ -391,6 +391,7 @@ def test_images_may_have_capitals_in_hosts_and_tags(tmp_path: Path, image: str) 
         "RUN cd /opt && make",
         "COPY other.txt other.txt ./",
         "COPY other.txt other.txt .",
+        'COPY "other.txt" other.txt "/b/"',
     ],
 )
 def test_lines_of_a_dockerfile_that_are_right(tmp_path: Path, line: str) -> None:

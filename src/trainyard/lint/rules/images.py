@@ -216,12 +216,12 @@ def _copied(line: _Line, root: Path) -> Iterator[Diagnostic]:
     if line.word.upper() not in ("COPY", "ADD") or set(line.rest) & set("$*?[\\<'") or "--from" in line.rest:
         return
     others = [name for name in names_in(root) if "dockerfile" not in name.lower()]
-    *sources, target = [word for word in line.rest.split() if not word.startswith("--")] or [""]
+    *sources, target = [word for word in line.rest.replace('"', "").split() if not word.startswith("--")] or [""]
     if len(sources) > 1 and not target.endswith(("/", ".")):
         message = f"several files can only be copied to a folder, and '{shorten(target)}' does not end with '/'"
         yield DOCKERFILE.at(line.span, message, f"Write {shorten(target)}/.")
     for source in sources:
-        path = root / source.strip('"').lstrip("/")
+        path = root / source.lstrip("/")
         if "://" not in source and "git@" not in source and others and not os.path.lexists(path):
             message = f"the build context '{root.name}' contains no '{shorten(source)}'"
             yield DOCKERFILE.at(line.span, message, close_match(os.path.basename(os.path.normpath(source)), others))
