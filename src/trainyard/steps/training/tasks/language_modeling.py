@@ -6,13 +6,12 @@ import inspect
 import math
 import os
 import shutil
-import sys
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -135,7 +134,8 @@ class LanguageModeling(Task):
         self._require_tokenizer_of_the_dataset()
         self.loss_terms_vary = "answers" in manifest.arrays
         self._length = manifest.arrays["tokens"].shape[0] - (0 if self.loss_terms_vary else 1)
-        self._router_loss_factor, self._model_code = 0.0, sys.modules[__name__]
+        self._router_loss_factor = 0.0
+        self._model_code: ModuleType | None = None
         self._packed_attention: PackedAttention | None = None
         self._needs = LanguageModelNeeds(self._text.vocabulary_size, self._length, self._text.end_of_text)
 
@@ -148,7 +148,7 @@ class LanguageModeling(Task):
         """Return a model of the settings' type with the dataset's vocabulary and length, or one from a folder."""
         self._require_same_tokens(Path(self.settings.model_type))
         model = new_model(self.settings.model_type, self.settings.model_overrides, self._needs)
-        self._router_loss_factor, self._model_code = router_loss_factor(model), sys.modules[type(model).__module__]
+        self._router_loss_factor, self._model_code = router_loss_factor(model), inspect.getmodule(type(model))
         if "documents" in self.manifest.arrays:
             if "position_ids" not in inspect.signature(model.forward).parameters:
                 config: Any = model.config
