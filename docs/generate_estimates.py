@@ -41,12 +41,13 @@ _INTRODUCTION = """# Predicted against published
 
 Made by `python docs/generate_estimates.py`: do not edit.
 
-What [`trainyard estimate`](plan.md) says of trainings that others published, misses included. The rows are
-[`held_out_trainings.csv`](held_out_trainings.csv), which nothing is ever fitted to, and
+What [`trainyard estimate`](plan.md) says of trainings that others published, and of some of our own, misses included.
+The rows are [`held_out_trainings.csv`](held_out_trainings.csv), which nothing is ever fitted to, and
 [`published_trainings.csv`](published_trainings.csv); each has its source. For each GPU generation the share of its peak
 that a matrix product reaches is fitted to the rows marked *fit* by `python benchmarks/efficiency_curves.py`, or taken
-from a measurement; the rest of the model is formulas and data sheets. An error is predicted / published - 1: a negative
-one is too optimistic. The network is that of the machines a GPU is usually in, unless the row says otherwise.
+from a measurement; the rest of the model is formulas and data sheets. An error of a step's time, or of memory, is
+predicted / published - 1: a negative one is too optimistic. The network is that of the machines a GPU is usually in,
+unless the row says otherwise.
 """
 
 _UNSEEN = """## Predicted before they were compared
@@ -312,7 +313,7 @@ is now counted so. The last column has the eight rows whose memory is left out.
 _SEEN_TOGETHER = """\
 GPT-2's GELU is eight operations in transformers, not one kernel, and so was its attention in the time of V100. Its
 memory had been counted so, but its time only since 23 November 2026 (Megatron-LM and OneFlow, which fuse both, are a
-family of their own). The median error on Volta fell from 21.0 % to 17.8 %, with the same curve; all of these rows had
+family of their own). The median error on Volta fell from 21.0 % to 17.8 % then, with the same curve; all of these rows had
 been seen, so they do not prove this change.
 """
 
@@ -481,7 +482,7 @@ def _memory(groups: dict[str, list[HeldOut]]) -> list[str]:
         "| | rows | first prediction: median error | within 15 % | today | within 15 % |",
         "|---|--:|--:|--:|--:|--:|",
     ]
-    for counts in ("allocated", "reserved", "unknown"):
+    for counts in ("allocated", "reserved", "device", "unknown"):
         groups = {**groups, f"counted: {counts}": [row for row in held_out_trainings() if row.memory_counts == counts]}
     for name, rows in {**groups, "all": list(held_out_trainings())}.items():
         first, today = (_memory_errors(rows, first=which) for which in (True, False))

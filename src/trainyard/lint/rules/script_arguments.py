@@ -103,6 +103,8 @@ def _slip(called: CalledScript, word: Word, name: str, flags: ScriptFlags) -> It
     if meant is not None:
         span = called.span(Word(name, word.start, word.start + len(name)))
         message = f"{called.name} has no flag {name}, ignores it, and continues without {meant}"
+        if flags.task_folder is not None:
+            message = f"{called.name} has no flag {name}, and refuses it unless its task has one"
         related = [declared(flags.flags[meant])]
         yield UNKNOWN_FLAG.at(span, message, f"Did you mean '{meant}'?", related, severity="warning")
 

@@ -102,6 +102,7 @@ def _model_on_meta(kind: str, model_type: str, settings: Mapping[str, Any], name
         ) from None
     try:
         given = {key: value for key, value in settings.items() if key != "model_type"}
+        transformers.logging.set_verbosity_error()  # it warns of encoders that are asked for the next token
         config = transformers.AutoConfig.for_model(model_type, **given)
         with torch.device("meta"):
             return config, getattr(transformers, kind).from_config(config, trust_remote_code=False)
