@@ -313,8 +313,8 @@ is now counted so. The last column has the eight rows whose memory is left out.
 _SEEN_TOGETHER = """\
 GPT-2's GELU is eight operations in transformers, not one kernel, and so was its attention in the time of V100. Its
 memory had been counted so, but its time only since 23 November 2026 (Megatron-LM and OneFlow, which fuse both, are a
-family of their own). The median error on Volta fell from 21.0 % to 17.8 % then, with the same curve; all of these rows had
-been seen, so they do not prove this change.
+family of their own). The median error on Volta fell from 21.0 % to 17.8 % then, with the same curve; all of these rows
+had been seen, so they do not prove this change.
 """
 
 _ADDED = """\
