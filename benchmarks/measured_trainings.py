@@ -167,6 +167,7 @@ class Case:
             "full" if self.activation_checkpointing else "none",
             compiled=self.compile,
             adapters=adapters,
+            is_deterministic=True,
         )
 
 

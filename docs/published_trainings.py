@@ -112,7 +112,7 @@ class HeldOut:
         return predicted / self.memory_bytes - 1
 
 
-FIXED_ROUND, FIXED_MEMORY_ROUND = 3, 8
+FIXED_ROUND, FIXED_MEMORY_ROUND = 8, 8
 """From which rounds on rows were predicted by the formulas of today, of time and of memory; those before had been seen.
 """
 
@@ -191,6 +191,7 @@ def _training(row: dict[str, str]) -> TrainingShape:
         channels_last=row.get("layout") == "nhwc",
         is_fsdp1=row.get("fsdp1") == "yes",
         upcasts_logits=row.get("loss") != "16-bit",
+        is_deterministic=row["source"] == MEASURED,
         adapters=_adapters(row),
     )
 

@@ -147,6 +147,10 @@ def test_the_software_is_a_setting(trainyard: Run) -> None:
     assert eager > older > today > fused
     assert "of 2024" in trainyard(*flags, "--stack-year", "2024").stdout
     assert "fused software" in trainyard(*flags, "--stack", "fused").stdout
+    free = trainyard(*flags, "--no-deterministic", "--format", "json")
+    assert json.loads(free.stdout)["jobs"]["train"]["time"]["step_seconds"] < today
+    assert "not deterministic" in trainyard(*flags, "--no-deterministic").stdout
+    assert "not deterministic" not in trainyard(*flags, "--deterministic").stdout
     refused = trainyard(*flags, "--stack", "fast")
     assert (refused.exit_code, "fast" in refused.stderr) == (2, True)
 

@@ -168,6 +168,16 @@ def test_the_chunks_of_a_loss_are_read_from_the_pipeline(tmp_path: Path) -> None
     assert found.memory.logits == pytest.approx(whole.memory.logits / 4)
 
 
+@pytest.mark.parametrize("value", [True, False])
+def test_deterministic_algorithms_are_read_from_the_pipeline(tmp_path: Path, value: bool) -> None:
+    """They are the default of the steps."""
+    assert _training("fsdp").is_deterministic
+    pipeline = _with_overrides(tmp_path, "fsdp", f"{{deterministic: {str(value).lower()}}}")
+    found = _job(plan_with(pipeline, Computes(DocumentStore(), {"gpu-t4": "Standard_ND96asr_v4"}))).estimate
+    assert found is not None
+    assert found.training.is_deterministic is value
+
+
 def test_a_training_that_mixes_data_says_how(tmp_path: Path) -> None:
     project = Project(ROOT)
     write(project, render(project, "nd96", {"pipelines.fsdp.more_sources": ["books", "code"]}, tmp_path))

@@ -61,6 +61,12 @@ _ENGINES_THAT_OFFLOAD = {"optimizer": ("zero1", "zero2", "zero3"), "all": ("fsdp
 @click.option("--precision", type=OneOf(PRECISIONS), help="bf16-true keeps AdamW in bf16 too.  [default: bf16]")
 @click.option("--activation-checkpointing", type=OneOf(CHECKPOINTING), default="none", show_default=True)
 @click.option("--compile", "compiled", is_flag=True, help="Compile the model with torch.compile.")
+@click.option(
+    "--deterministic/--no-deterministic",
+    "is_deterministic",
+    default=True,
+    help="Attention's kernel on Hopper and Blackwell, as the setting of the training steps.  [default: deterministic]",
+)
 @click.option("--stack", type=OneOf(STACKS), default="sdpa", show_default=True, help="Which operations are one kernel.")
 @click.option("--stack-year", type=AtLeast(2016), default=STACK_YEAR, show_default=True, help="Of the software.")
 @click.option("--loss-chunk-tokens", type=AtLeast(0), default=0, help="Compute logits for N tokens at a time; 0: all.")

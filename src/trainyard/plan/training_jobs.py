@@ -111,6 +111,7 @@ class TrainingJobs:
             optimizer=optimizer,
             offload_activations=_value(job, "activation_offload") is True,
             gradient_sync=str(_value(job, "gradient_sync") or "auto"),
+            is_deterministic=_value(job, "deterministic") is not False,
         )
 
     def _language_model(self, job: JobUse, length: int | None) -> Architecture:

@@ -37,6 +37,7 @@ def tuning_proposal(
     vocabulary_size: int,
     sequence_length: int,
     loss_chunk_tokens: int,
+    is_deterministic: bool,
     samples: int,
     most: int,
 ) -> Proposal:
@@ -62,6 +63,7 @@ def tuning_proposal(
             sequence_length=sequence_length,
             precision=profile.precision,
             loss_chunk_tokens=loss_chunk_tokens,
+            is_deterministic=is_deterministic,
         )
         return propose(samples, most, training)
     except UsageError as error:

@@ -111,12 +111,21 @@ def test_the_last_rounds_were_predicted_by_the_formulas_of_today() -> None:
         assert first == pytest.approx(today, abs=1e-4)
     for row in (row for row in rows if row.round >= FIXED_MEMORY_ROUND and row.memory_bytes is not None):
         assert row.memory_error(first=True) == pytest.approx(row.memory_error(first=False), abs=1e-3)
+    last = [row for row in rows if row.round == OWN_ROUND]
+    changed = [abs(row.time_error(first=True) - row.time_error(first=False)) > 1e-3 for row in last]
+    assert (FIXED_ROUND <= OWN_ROUND) == (not any(changed))
+    changed = [row.memory_error(first=True) != pytest.approx(row.memory_error(first=False), abs=1e-3) for row in last]
+    assert (FIXED_MEMORY_ROUND <= OWN_ROUND) == (not any(changed))
+    page = " ".join((DOCS / "estimates.md").read_text(encoding="utf-8").split())
+    assert ("no round has been predicted first by the formulas of today" in page) == (FIXED_ROUND > OWN_ROUND)
 
 
 def test_trainings_held_out_are_predicted() -> None:
     """The bars: half within 15 %, three quarters within 25 %, and no kind of 15 rows with a median above 25 %.
 
-    Small micro-batches miss the last, and all rows the second by a hair; the page says so.
+    All rows meet the first two as they are predicted today, by formulas that have seen them. First predictions miss
+    both because of our own loop, and those of other people's rows the second by a hair. Small micro-batches miss the
+    last. The page says so.
     """
     page = " ".join((DOCS / "estimates.md").read_text(encoding="utf-8").split())
     timed = [row for row in held_out_trainings() if row.rate is not None]
@@ -128,12 +137,19 @@ def test_trainings_held_out_are_predicted() -> None:
     first = [abs(row.time_error(first=True)) for row in unseen]
     assert len(first) >= 90
     published = [abs(row.time_error(first=True)) for row in unseen if row.round != OWN_ROUND]
-    for some in ([error for each in errors.values() for error in each], published):
-        assert statistics.median(some) <= 0.15
-        assert 0.74 <= statistics.fmean(error <= 0.25 for error in some) < 0.75
+    every = [error for each in errors.values() for error in each]
+    assert statistics.median(every) <= 0.12
+    assert statistics.fmean(error <= 0.25 for error in every) >= 0.76
+    assert statistics.median(published) <= 0.15
+    assert 0.74 <= statistics.fmean(error <= 0.25 for error in published) < 0.75
     assert statistics.median(first) > 0.15
-    assert "predicted today have 12.4% and 74.9%: the share just misses" in page
-    assert "first miss both, 17.2% and 68%: trainings that others published, rounds 3 to 6, with 14.1% and 74%" in page
+    assert "predicted today have 11.8% and 76.3%, by formulas that have seen them" in page
+    assert "miss both, 17.2% and 68%: trainings that others published, rounds 3 to 6, with 14.1% and 74%" in page
+    own = [row for row in timed if row.round == OWN_ROUND]
+    assert statistics.median(abs(row.time_error(first=False)) for row in own) > 0.15
+    decoders = [abs(row.time_error(first=False)) for row in own if row.kind == "decoders"]
+    assert statistics.median(decoders) <= 0.11
+    assert "Round 7 misses both today too, 25.7% and 50%" in page
 
 
 def test_the_page_says_which_kinds_miss_the_bars_of_memory() -> None:
@@ -156,7 +172,9 @@ def test_the_page_says_which_kinds_miss_the_bars_of_memory() -> None:
 
 
 def test_eight_of_ten_trainings_held_out_are_within_the_interval_of_their_kind() -> None:
-    """At least of all of them, and of those that the formulas of today predicted first; not many more."""
+    """At least of all of them, and of those of the rounds whose first predictions are unseen. Not many more, as those
+    were predicted first: what the formulas learned afterwards does not make an interval too wide.
+    """
     for kind in KINDS:
         rows = [row for row in held_out_trainings() if row.kind == kind and row.rate is not None]
         interval = interval_of(rows[0].training)
@@ -166,7 +184,9 @@ def test_eight_of_ten_trainings_held_out_are_within_the_interval_of_their_kind()
             for least in (1, UNSEEN_ROUND)
         )
         assert interval.unseen_rows == len(unseen)
-        assert 0.75 <= statistics.fmean(every) <= 0.92, kind
+        assert statistics.fmean(every) >= 0.75, kind
+        first = [1 / (1 + row.time_error(first=row.round >= UNSEEN_ROUND)) for row in rows]
+        assert 0.75 <= statistics.fmean(interval.time_low <= times <= interval.time_high for times in first) <= 0.92
         assert not unseen or statistics.fmean(unseen) >= 0.75, kind
 
 
@@ -208,6 +228,47 @@ def test_h100_and_h200_differ_by_their_memory_alone_and_newer_software_is_faster
     years = [_seconds(replace(h100, stack_year=year)) for year in (2020, 2024, 2025, 2026, 2030)]
     assert years[0] == years[1] > years[2] > years[3] == years[4]
     assert _seconds(replace(a100, stack_year=2020)) == _seconds(a100)
+
+
+@pytest.mark.parametrize("gpu", ["H100-SXM", "H200", "B200"])
+def test_deterministic_attention_is_slower_on_hopper_and_blackwell(gpu: str) -> None:
+    """FlashAttention-2 reaches 0.35 of the peak in attention, and so in most of a step with long enough samples."""
+    training = _training(engine="ddp", micro_batch_size=1, sequence_length=131072, is_deterministic=True)
+    on_gpu, on_a100 = (replace(training, machines=_machines(1, each)) for each in (gpu, "A100-SXM-80GB"))
+    free = replace(on_gpu, is_deterministic=False)
+    assert 1.5 * _seconds(free) < _seconds(on_gpu) < 0.785 / 0.35 * _seconds(free)
+    assert _seconds(replace(free, sequence_length=512)) > 0.95 * _seconds(replace(on_gpu, sequence_length=512))
+    assert _seconds(on_a100) == _seconds(replace(on_a100, is_deterministic=False))
+    for setting in ({"stack": "eager"}, {"precision": "fp32"}):
+        assert _seconds(replace(on_gpu, **setting)) == _seconds(replace(free, **setting))
+
+
+def test_autocast_casts_weights_and_gradients_but_not_those_of_four_bits() -> None:
+    """In bytes a parameter: what two micro-batches take twice, and one of both does not."""
+    once = _training(engine="ddp", micro_batch_size=16)
+    parameters, rate = once.architecture.parameters, 2039e9 * 0.8
+
+    def casts(**settings: object) -> float:
+        times = [estimate(replace(once, micro_batch_size=samples, **settings)).time for samples in (8, 16)]
+        half, whole = (time.forward + time.backward for time in times if time is not None)
+        return (2 * half - whole) * rate / parameters
+
+    assert casts() == pytest.approx(12)
+    assert casts(activation_checkpointing="full") == pytest.approx(18)
+    assert casts(adapters=Adapters(8)) == pytest.approx(6)
+    assert casts(adapters=Adapters(8), activation_checkpointing="full") == pytest.approx(12)
+    assert casts(engine="zero0") == pytest.approx(0, abs=1e-6)
+    quantized = Adapters(8, is_quantized=True).quantized_parameters(once.architecture) / parameters
+    assert casts(adapters=Adapters(8, is_quantized=True)) == pytest.approx(6 * (1 - quantized) + 2 * 2.5 * quantized)
+
+
+def test_the_update_reads_the_gradient_once_more_for_its_norm() -> None:
+    """AdamW moves 28 bytes a parameter, of many operations three times as much; the norm reads 4."""
+    training = _training(engine="ddp")
+    for stack, moved in (("sdpa", 28 + 4), ("eager", 3 * 28 + 4)):
+        time = estimate(replace(training, stack=stack)).time
+        assert time is not None
+        assert time.optimizer == pytest.approx(moved * training.architecture.parameters / (2039e9 * 0.8))
 
 
 def test_images_whose_channels_come_last_need_no_copies_for_tensor_cores() -> None:

@@ -27,6 +27,19 @@ micro-batches. The median of transformers' BERT, GPT-2 and Llama, eager, under a
 _OPTIMIZER_BYTES = 28
 """AdamW reads a parameter, its gradient and two moments in fp32, and writes all but the gradient."""
 
+_NORM_BYTES = 4
+"""Clipping reads each gradient in fp32 for the norm of all. That a training clips is assumed, as nearly all do."""
+
+_CAST_BYTES = 6
+"""Autocast reads a weight in fp32 and writes it in 16 bits; of its gradient the backward pass does the reverse."""
+
+FLASH_ATTENTION_2 = 0.35
+"""The share of its peak that FlashAttention-2 reaches on H100, whose asynchronous instructions it does not use (Shah et
+al. 2024, FlashAttention-3, arXiv:2407.08608, abstract). Blackwell is given the same, which is rather too much: its
+tensor cores need instructions of their own, which FlashAttention-2 does not use either."""
+
+_FASTER_THAN_FLASH_ATTENTION_2 = ("Hopper", "Blackwell")
+
 
 VECTOR_EFFICIENCY = 0.93
 """The share of its peak in fp32 that a GPU reaches without tensor cores: 18.4 of 19.5 TFLOP/s on 729 machines with A100
@@ -120,13 +133,18 @@ def compute_of(training: TrainingShape, curve: Efficiency) -> ComputeTime:
     adapters = _forward(training, curve, [beside], _precision_16(training))
     started = LAUNCH_SECONDS * sum(block.times * block.operations for block in (*blocks, around, beside))
     # Eager AdamW is many operations, which together read and write about three times as much.
-    optimizer = _OPTIMIZER_BYTES * (3 if training.stack == "eager" else 1)
+    optimizer = _OPTIMIZER_BYTES * (3 if training.stack == "eager" else 1) + _NORM_BYTES
     sharded_over = 1 if training.engine in ("ddp", "zero0") else training.machines.world_size
     # Backward, an adapter's sum passes its gradient on: only the scaling reads and writes.
     backward = layers.backward(products, training) + 2 * adapters.matrices + adapters.other / 2
     backward += recomputed[training.activation_checkpointing]
     backward += rest.backward(products, training) + predicted_again
     forward = passed + adapters.matrices + adapters.other + rest.matrices + rest.attention + rest.other
+    if training.is_under_autocast:
+        casts = _CAST_BYTES * (training.architecture.parameters - quantized) / _memory_rate(training)
+        forward += casts
+        # Frozen weights have no gradients; layers that are computed again cast their weights again.
+        backward += casts * ((training.adapters is None) + (training.activation_checkpointing != "none"))
     return ComputeTime(
         forward=max(started, forward),
         backward=max(2 * started, backward),
@@ -144,12 +162,20 @@ def _forward(training: TrainingShape, curve: Efficiency, blocks: Sequence[ModelB
         for product in block.products:
             kind = _precision_16(training) if product.attends else "fp32" if product.is_depthwise else precision
             reached = VECTOR_EFFICIENCY / (3 if product.is_depthwise else 1) if kind == "fp32" else highest
+            if product.attends and kind != "fp32" and _attends_by_flash_attention_2(training):
+                reached = FLASH_ATTENTION_2
             writing = product.flops / (2 * product.inner) * size / _memory_rate(training)
             computing = product.computed * (product.flops / peaks[kind] + writing) / reached
             moving = size * product.moved / _memory_rate(training)
             seconds[product.attends] += samples * block.times * max(computing, moving)
     other = samples * moved * training.bytes_per_value / _memory_rate(training)
     return _Forward(seconds[False], seconds[True], other)
+
+
+def _attends_by_flash_attention_2(training: TrainingShape) -> bool:
+    """Return whether attention is FlashAttention-2's on a GPU that has faster instructions than it uses."""
+    is_faster = training.machines.gpu.generation in _FASTER_THAN_FLASH_ATTENTION_2
+    return is_faster and training.is_deterministic and training.fuses_attention
 
 
 def _backward_traffic(training: TrainingShape) -> float:

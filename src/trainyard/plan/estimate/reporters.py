@@ -94,6 +94,7 @@ def settings_text(training: TrainingShape) -> str:
         training.precision: True,
         f"checkpointing {training.activation_checkpointing}": True,
         "compiled": training.compiled,
+        "not deterministic": not training.is_deterministic,
         f"{training.stack} software": training.stack != "sdpa",
         f"of {training.stack_year}": training.stack_year != STACK_YEAR,
         str(adapters): adapters is not None,

@@ -158,7 +158,9 @@ class TrainingShape:
     An image is one token. `reshard_after_forward` (FSDP and ZeRO 3) gathers parameters again for the backward pass.
     FSDP with a `shard_size` has replicas of the model, each spread over so many GPUs. `loss_chunk_tokens` are the
     tokens whose logits exist at one time; 0 is all of a micro-batch. Of other software: `is_fsdp1` recomputes layers by
-    torch's reentrant checkpoint in the first FSDP, and not all `upcasts_logits` to fp32 for the loss.
+    torch's reentrant checkpoint in the first FSDP, and not all `upcasts_logits` to fp32 for the loss. With
+    `is_deterministic` deterministic algorithms are chosen, the default of Trainyard's steps: attention is
+    FlashAttention-2's then.
     """
 
     architecture: Architecture | ImageModel
@@ -185,6 +187,7 @@ class TrainingShape:
     channels_last: bool = False
     is_fsdp1: bool = False
     upcasts_logits: bool = True
+    is_deterministic: bool = False
 
     @property
     def fuses_attention(self) -> bool:
