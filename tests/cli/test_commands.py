@@ -111,7 +111,7 @@ def test_diff_shows_another_profile_without_writing(trainyard: Run) -> None:
     before = Path("pipelines/ddp.yaml").read_bytes()
     outcome = trainyard("render", "nd96", "--set", "nodes=4", "--diff")
     assert outcome.exit_code == 0
-    assert "  nodes " in outcome.stdout
+    assert "  resources.instance_count  " in outcome.stdout
     assert "+++ " not in outcome.stdout
     assert "+++ " in trainyard("render", "nd96", "--set", "nodes=4", "--diff", "-v").stdout
     assert Path("pipelines/ddp.yaml").read_bytes() == before
