@@ -15,16 +15,14 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import gc
 import importlib.util
 import logging
-import statistics
 import sys
 import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +38,7 @@ from trainyard.steps.training.observing.measures import Work
 from trainyard.steps.training.randomness import ask_for_determinism
 from trainyard.steps.training.samples.batches import Tensors
 from trainyard.steps.training.stopping import StopRequest
-from whole_loop import InMemoryTask, Loop, whole_loop
+from whole_loop import InMemoryTask, Loop, Timing, free_memory, whole_loop
 
 LEARNING_RATE, WEIGHT_DECAY, CLIP_NORM = 3e-4, 0.1, 1.0
 WARM_UP_STEPS, STEPS_PER_WINDOW, WINDOWS = 8, 8, 5
@@ -94,36 +92,12 @@ TINY_CASE = Case("tiny Llama", "llama", {"hidden_size": 32, "num_hidden_layers":
                  "num_key_value_heads": 2, "intermediate_size": 64, "vocab_size": 128}, 16, 2)  # fmt: skip
 
 
-@dataclass
-class Timing:
-    """Feeds a contender its batches, and measures the time between them."""
-
-    case: Case
-    device: torch.device
-    seconds: list[float] = field(default_factory=list)
-
-    def batches(self) -> Iterator[Tensors]:
-        """Yield batches for warm-up, then for windows of steps; synchronise with the device between windows only."""
-        vocabulary = int(self.case.overrides.get("vocab_size", 50257))
-        shape = (self.case.samples, self.case.sequence_length + 1)
-        generator = torch.Generator().manual_seed(0)
-        tokens = [torch.randint(vocabulary, shape, generator=generator).to(self.device) for _ in range(4)]
-        for number in range(WARM_UP_STEPS):
-            yield {"tokens": tokens[number % len(tokens)]}
-        for _ in range(WINDOWS):
-            started = self._now()
-            for number in range(STEPS_PER_WINDOW):
-                yield {"tokens": tokens[number % len(tokens)]}
-            self.seconds.append((self._now() - started) / STEPS_PER_WINDOW)
-
-    def tokens_per_second(self) -> float:
-        """Seconds per step of the median window."""
-        return self.case.samples * self.case.sequence_length / statistics.median(self.seconds)
-
-    def _now(self) -> float:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
-        return time.perf_counter()
+def batches_of(case: Case, device: torch.device) -> list[Tensors]:
+    """Four batches of random tokens."""
+    vocabulary = int(case.overrides.get("vocab_size", 50257))
+    shape = (case.samples, case.sequence_length + 1)
+    generator = torch.Generator().manual_seed(0)
+    return [{"tokens": torch.randint(vocabulary, shape, generator=generator).to(device)} for _ in range(4)]
 
 
 def new_model(case: Case) -> torch.nn.Module:
@@ -308,18 +282,18 @@ def measure(case: Case, world: World, folder: Path, last_start: float) -> dict[s
         if time.monotonic() > last_start:
             print(f"  {contender}: not measured, the time is up", flush=True)
             continue
-        timing = Timing(case, world.device)
+        timing = Timing(world.device, WARM_UP_STEPS, STEPS_PER_WINDOW, WINDOWS)
         with contextlib.redirect_stdout(sys.stderr):
-            make(case, world, folder / case.name / contender)(timing.batches())
-        tokens_per_second = timing.tokens_per_second()
+            make(case, world, folder / case.name / contender)(timing.batches(batches_of(case, world.device)))
+        tokens_per_second = case.samples * case.sequence_length / timing.step_seconds()
         figures[contender] = {
             "tokens_per_second": tokens_per_second,
-            "step_seconds": statistics.median(timing.seconds),
+            "step_seconds": timing.step_seconds(),
             "mfu": None if peak is None else tokens_per_second * flops / peak,
             "teraflops": tokens_per_second * flops / 1e12,
             "share_of_reachable": tokens_per_second * flops / 1e12 / REACHABLE_TERAFLOPS,
         }
-        _free(world.device)
+        free_memory(world.device)
         ratio = tokens_per_second / figures["bare"]["tokens_per_second"]
         figures[contender]["ratio_to_bare"] = ratio
         mfu = "no MFU" if peak is None else f"MFU {tokens_per_second * flops / peak:.1%}"
@@ -331,13 +305,6 @@ def measure(case: Case, world: World, folder: Path, last_start: float) -> dict[s
         "flops_per_token": flops,
         "contenders": figures,
     }
-
-
-def _free(device: torch.device) -> None:
-    gc.collect()
-    torch._dynamo.reset()
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
 
 
 def fitted(case: Case, device: torch.device) -> Case:
@@ -359,7 +326,7 @@ def measure_what_fits(case: Case, world: World, folder: Path, last_start: float)
             if case.samples == 1:
                 raise
         # Only here the exception is gone, and with it the frames that hold the tensors.
-        _free(world.device)
+        free_memory(world.device)
         print("  out of memory: once more with half the samples", flush=True)
         case = replace(case, samples=case.samples // 2)
 

@@ -195,7 +195,7 @@ def _image_cases() -> Iterator[Case]:
     yield Case("images cpu", on_cpu=True, **images)
     yield Case("images", against="images cpu", tolerance=1e-3, **images)
     yield Case("images again", against="images", **images)
-    yield Case("images, tf32", ("--matmul-precision", "high"), against="images", tolerance=2e-2, **images)
+    yield Case("images, tf32", ("--matmul-precision", "high"), against="images", tolerance=1e-2, **images)
     yield Case("images, bf16", BF16, against="images", tolerance=5e-2, **images)
     yield Case("images, fp16", ("--precision", "fp16"), against="images", tolerance=5e-2, **images)
     yield Case("images, compiled", ("--compile", "true"), against="images", tolerance=1e-2, **images)

@@ -14,15 +14,13 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import gc
 import json
 import os
-import statistics
 import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -45,7 +43,7 @@ from trainyard.steps.training.adapters import new_model as with_adapters
 from trainyard.steps.training.randomness import ask_for_determinism
 from trainyard.steps.training.samples.batches import Tensors
 from trainyard.steps.training.stopping import StopRequest
-from whole_loop import InMemoryTask, whole_loop
+from whole_loop import InMemoryTask, Timing, free_memory, whole_loop
 
 GPU = "H200-SXM"
 WARM_UP_STEPS, STEPS_PER_WINDOW, WINDOWS = 4, 3, 3
@@ -234,8 +232,8 @@ def with_settings(case: Case, *, is_small: bool) -> Case:
 class Pretraining(InMemoryTask):
     """A model of transformers with its usual loss over random tokens or images."""
 
-    def __init__(self, case: Case, device: torch.device) -> None:
-        super().__init__(partial(_new_model, case, device), None if case.is_of_images else case.length)
+    def __init__(self, case: Case, new_model: Callable[[], torch.nn.Module]) -> None:
+        super().__init__(new_model, None if case.is_of_images else case.length)
         self._case = case
 
     def loss(self, model: torch.nn.Module, batch: Tensors) -> torch.Tensor:
@@ -265,36 +263,15 @@ def _new_model(case: Case, device: torch.device) -> torch.nn.Module:
     return model
 
 
-@dataclass
-class Timing:
-    """Feeds a loop its batches, and measures the time between them."""
-
-    case: Case
-    device: torch.device
-    seconds: list[float] = field(default_factory=list)
-
-    def batches(self) -> Iterator[Tensors]:
-        """Yield batches for warm-up, then for windows of steps; synchronise with the device between windows only."""
-        generator = torch.Generator(self.device).manual_seed(0)
-        samples = self.case.micro_batch_size
-        if self.case.is_of_images:
-            pixels = torch.randn(samples, 3, IMAGE_SIZE, IMAGE_SIZE, generator=generator, device=self.device)
-            batch = {"pixel_values": pixels, "labels": torch.zeros(samples, dtype=torch.long, device=self.device)}
-        else:
-            shape, words = (samples, self.case.length + 1), self.case.settings["vocab_size"]
-            batch = {"tokens": torch.randint(words, shape, generator=generator, device=self.device)}
-        for _ in range(WARM_UP_STEPS):
-            yield batch
-        for _ in range(WINDOWS):
-            started = self._now()
-            for _ in range(STEPS_PER_WINDOW):
-                yield batch
-            self.seconds.append((self._now() - started) / STEPS_PER_WINDOW)
-
-    def _now(self) -> float:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
-        return time.perf_counter()
+def batch_of(case: Case, device: torch.device) -> Tensors:
+    """Random tokens or images."""
+    generator = torch.Generator(device).manual_seed(0)
+    samples = case.micro_batch_size
+    if case.is_of_images:
+        pixels = torch.randn(samples, 3, IMAGE_SIZE, IMAGE_SIZE, generator=generator, device=device)
+        return {"pixel_values": pixels, "labels": torch.zeros(samples, dtype=torch.long, device=device)}
+    shape, words = (samples, case.length + 1), case.settings["vocab_size"]
+    return {"tokens": torch.randint(words, shape, generator=generator, device=device)}
 
 
 def measure(case: Case, world: World, folder: Path) -> dict[str, float]:
@@ -302,32 +279,23 @@ def measure(case: Case, world: World, folder: Path) -> dict[str, float]:
     is_on_gpu = world.device.type == "cuda"
     if is_on_gpu:
         torch.cuda.reset_peak_memory_stats(world.device)
-    task = Pretraining(case, world.device)
+    task = Pretraining(case, partial(_new_model, case, world.device))
     settings: dict[str, Any] = {
         name: getattr(case, name)
         for name in ("micro_batch_size", "precision", "activation_checkpointing", "compile", "tuning", "lora_targets")
     } | {"global_batch_size": case.micro_batch_size, "lora_rank": case.lora_rank}
-    trained = task
     if case.tuning != "full":
         nowhere = dict.fromkeys(("data", "model", "checkpoints", "metrics"), folder)
-        build = partial(with_adapters, task, TrainDDP(**nowhere, **settings))
-        trained = Pretraining(case, world.device)
-        trained._new_model = build
-    timing = Timing(case, world.device)
+        task = Pretraining(case, partial(with_adapters, task, TrainDDP(**nowhere, **settings)))
+    timing = Timing(world.device, WARM_UP_STEPS, STEPS_PER_WINDOW, WINDOWS)
     with contextlib.redirect_stdout(sys.stderr):
-        whole_loop(trained, world, folder, StopRequest(folder / "stop"), **settings)(timing.batches())
-    figures = {"samples_per_second": case.micro_batch_size / statistics.median(timing.seconds)}
+        loop = whole_loop(task, world, folder, StopRequest(folder / "stop"), **settings)
+        loop(timing.batches([batch_of(case, world.device)]))
+    figures = {"samples_per_second": case.micro_batch_size / timing.step_seconds()}
     if is_on_gpu:
         figures["allocated_bytes"] = torch.cuda.max_memory_allocated(world.device)
         figures["reserved_bytes"] = torch.cuda.max_memory_reserved(world.device)
     return figures
-
-
-def _free(device: torch.device) -> None:
-    gc.collect()
-    torch._dynamo.reset()
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
 
 
 def predict(case: Case) -> dict[str, float]:
@@ -377,9 +345,9 @@ def main() -> int:
             except Exception as failure:
                 failed += 1
                 print(f"{_name(case)}: {type(failure).__name__}: {str(failure)[:300]}", flush=True)
-                _free(world.device)
+                free_memory(world.device)
                 continue
-            _free(world.device)
+            free_memory(world.device)
             predicted = known[number]["predicted"]
             errors = ", ".join(f"{name} {predicted[name] / value - 1:+.0%}" for name, value in measured.items())
             print(f"{_name(case)}: {errors}; {time.monotonic() - started:.0f} s", flush=True)

@@ -6,8 +6,13 @@ It runs with its defaults: metrics.jsonl, loss, guards, stop agreement, stop fil
 
 from __future__ import annotations
 
+import gc
+import itertools
 import os
+import statistics
+import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +43,44 @@ from trainyard.steps.training.validation import Validation
 
 Loop = Callable[[Iterator[Tensors]], None]
 """Takes a step for each batch."""
+
+
+@dataclass
+class Timing:
+    """Feeds a loop its batches, and measures windows of steps; it waits for the device between windows only."""
+
+    device: torch.device
+    warm_up_steps: int
+    steps_per_window: int
+    windows: int
+    seconds: list[float] = field(default_factory=list)
+    """Of a step, for each window."""
+
+    def batches(self, some: Iterable[Tensors]) -> Iterator[Tensors]:
+        """Yield these batches again and again, for warm-up and for all windows."""
+        again = itertools.cycle(some)
+        yield from itertools.islice(again, self.warm_up_steps)
+        for _ in range(self.windows):
+            started = self._now()
+            yield from itertools.islice(again, self.steps_per_window)
+            self.seconds.append((self._now() - started) / self.steps_per_window)
+
+    def step_seconds(self) -> float:
+        """Seconds per step of the median window."""
+        return statistics.median(self.seconds)
+
+    def _now(self) -> float:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        return time.perf_counter()
+
+
+def free_memory(device: torch.device) -> None:
+    """Give back what ended loops held, compiled code too."""
+    gc.collect()
+    torch._dynamo.reset()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
 
 
 class InMemoryTask(Task):

@@ -103,7 +103,8 @@ With fewer than 2,048 tokens a micro-batch Python, and not the GPU, sets the pac
 has what eight of ten trainings took, as multiples of what is predicted; each of its ends is the wider of two: of the
 first predictions of rounds 3 to 7, and of today's errors of all rows here and of those marked *held out* below. Where
 these rounds have no rows, it is of today's errors alone, of formulas that have seen these rows. The interval of the
-rounds before held, of the rows of rounds 3 to 7, {held}.
+rounds before held, of the rows of rounds 3 to 7, {held}. That of adapters holds {adapters} of
+their rows today, more than eight of ten: its ends are those of the unseen ones.
 """
 
 _OF_SOURCES = """By source and GPU. The last column is the middle error with its sign.
@@ -401,7 +402,10 @@ def _unseen() -> list[str]:
     lines = [unseen, *_times("round", {**of_rounds, "of round 3: new documents, new settings": new})]
     lines += ["", "Round 3 by kind:", "", *_times("trainings", _by_kind(third)), _OF_ROUND_3]
     lines += _times("trainings", of_kinds, lambda name: _interval_cell(intervals[name]))
-    lines += [_OF_KINDS.format(held=_held_by_earlier()), *_errors_of_sources(of_sources)]
+    lines += [
+        _OF_KINDS.format(held=_held_by_earlier(), adapters=_within(of_kinds["adapters"], intervals["adapters"])),
+        *_errors_of_sources(of_sources),
+    ]
     by_name = {
         "unseen": _memory_errors([row for row in rows if row.round >= UNSEEN_MEMORY_ROUND], first=True),
         "sixth": _memory_errors(of_rounds["round 6"], first=True),
@@ -573,6 +577,11 @@ def _held_by_earlier() -> str:
             share = statistics.fmean(low <= 1 / (1 + error) <= high for error in unseen)
             shares.append(f"{share:.0%} of {kind}")
     return f"{', '.join(shares[:-1])} and {shares[-1]}"
+
+
+def _within(rows: Iterable[HeldOut], interval: Interval) -> str:
+    took = [1 / (1 + row.time_error(first=False)) for row in rows if row.rate is not None]
+    return f"{statistics.fmean(interval.time_low <= times <= interval.time_high for times in took):.0%}"
 
 
 def _intervals() -> list[Interval]:

@@ -156,6 +156,9 @@ DISTURBANCES: dict[str, Callable[[Hit], None]] = {
     "deleted run": delete_run,
 }
 
+FAIL_JOBS = ("killed process", "full disk", "deleted run")
+"""After these a run may have failed; after what only the runner gets, it completes or is canceled."""
+
 
 def disturb(project: Path, name: str, kind: str, chance: random.Random, longest_seconds: float) -> str:
     """Run, disturb at a random moment, and check what is left; return how the run ended, "" if it had not begun.
@@ -176,6 +179,7 @@ def disturb(project: Path, name: str, kind: str, chance: random.Random, longest_
         time.sleep(0.05)
     assert "Traceback" not in shown, shown
     ended = status_of(project, name, runner.returncode) if (folder / "run.json").exists() else ""
+    assert ended != "failed" or kind in FAIL_JOBS, shown
     is_deleted = kind == "deleted run"  # a run may complete whose outputs are gone
     if ended == "completed" and not is_deleted:
         assert_added(folder, start)

@@ -14,7 +14,7 @@ import os
 from trainyard.settings.steps.training import TrainDeepSpeed
 from trainyard.steps.runtime.entrypoint import as_task_step, run_and_end
 from trainyard.steps.runtime.flags import GivenSettings
-from trainyard.steps.runtime.rank_variables import read_rank_variables, restored
+from trainyard.steps.runtime.rank_variables import read_rank_variables
 from trainyard.steps.training.engines.deepspeed_config import with_configured_settings
 from trainyard.steps.training.stopping import StopRequest
 
@@ -24,11 +24,10 @@ def main(given: GivenSettings[TrainDeepSpeed]) -> int:
     """Train with the DeepSpeed engine, and with the settings that its configuration gives."""
     stop_request = StopRequest.of(given.step)  # first, since the next imports take seconds, for torch
     given = with_configured_settings(given, read_rank_variables(os.environ).world_size)
-    from trainyard.steps.training.engines.deepspeed_engine import READ_BY_DEEPSPEED, DeepSpeedEngine
+    from trainyard.steps.training.engines.deepspeed_engine import DeepSpeedEngine
     from trainyard.steps.training.run_training import run_training
 
-    with restored(os.environ, READ_BY_DEEPSPEED):
-        return run_training(given, "train_deepspeed", DeepSpeedEngine, stop_request)
+    return run_training(given, "train_deepspeed", DeepSpeedEngine, stop_request)
 
 
 if __name__ == "__main__":

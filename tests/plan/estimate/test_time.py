@@ -172,9 +172,10 @@ def test_the_page_says_which_kinds_miss_the_bars_of_memory() -> None:
 
 
 def test_eight_of_ten_trainings_held_out_are_within_the_interval_of_their_kind() -> None:
-    """At least of all of them, and of those of the rounds whose first predictions are unseen. Not many more, as those
-    were predicted first: what the formulas learned afterwards does not make an interval too wide.
+    """At least of all of them, and of those of the rounds whose first predictions are unseen. Not many more, but for
+    adapters: their interval is that of the unseen rows, and the formulas know the others. The page says so.
     """
+    too_wide = {}
     for kind in KINDS:
         rows = [row for row in held_out_trainings() if row.kind == kind and row.rate is not None]
         interval = interval_of(rows[0].training)
@@ -185,9 +186,12 @@ def test_eight_of_ten_trainings_held_out_are_within_the_interval_of_their_kind()
         )
         assert interval.unseen_rows == len(unseen)
         assert statistics.fmean(every) >= 0.75, kind
-        first = [1 / (1 + row.time_error(first=row.round >= UNSEEN_ROUND)) for row in rows]
-        assert 0.75 <= statistics.fmean(interval.time_low <= times <= interval.time_high for times in first) <= 0.92
-        assert not unseen or statistics.fmean(unseen) >= 0.75, kind
+        assert not unseen or 0.75 <= statistics.fmean(unseen) <= 0.9, kind
+        if statistics.fmean(every) > 0.9:
+            too_wide[kind] = f"{statistics.fmean(every):.0%}"
+    assert too_wide == {"adapters": "92%"}
+    page = " ".join((DOCS / "estimates.md").read_text(encoding="utf-8").split())
+    assert "That of adapters holds 92% of their rows today, more than eight of ten" in page
 
 
 @pytest.mark.parametrize("is_adapted", [False, True])

@@ -17,7 +17,7 @@ from trainyard.settings.steps.training import Training
 from trainyard.steps.data.dataset.reader import SplitReader
 from trainyard.steps.runtime.errors import STOPPED_EXIT_CODE, StepError
 from trainyard.steps.runtime.flags import GivenSettings
-from trainyard.steps.runtime.rank_variables import read_rank_variables
+from trainyard.steps.runtime.rank_variables import read_rank_variables, restored
 from trainyard.steps.runtime.world import World, installed_versions, ranks_joined, set_gpu_defaults
 from trainyard.steps.training.adapters import new_model, save_trained_model
 from trainyard.steps.training.agreement import Agreement
@@ -105,6 +105,7 @@ def ranks_met(
         collectives_folder=settings.metrics / _COLLECTIVES_FOLDER,
     )
     with (
+        restored(os.environ, engine_class.variables),
         late_ranks_named(hang_watch),
         ranks_joined(settings.process_group_timeout_seconds, outputs) as world,
     ):
@@ -267,12 +268,12 @@ def _resume(
     opened.callback(checkpoints.finish)
     engine = _build_engine(request, world, hang_watch)
     with hang_watch.long_work("looking for checkpoints"):
-        restored = checkpoints.resume(settings.resume, engine, settings.seed)
+        found = checkpoints.resume(settings.resume, engine, settings.seed)
     if checkpoints.is_engine_damaged:
         del engine
         gc.collect()  # modules and their hooks refer to each other, and two engines may not fit
         engine = _build_engine(request, world, hang_watch)
-    folder, progress = restored or (None, Progress())
+    folder, progress = found or (None, Progress())
     if (note := request.task.note(world.device, DTYPES[settings.precision])) is not None:
         world.log(note)
     world.log(f"{plan.batch}")

@@ -28,10 +28,9 @@ from trainyard.steps.runtime.errors import STOPPED_EXIT_CODE, StepError, is_out_
 from trainyard.steps.runtime.files import require_writable
 from trainyard.steps.runtime.flags import GivenSettings
 from trainyard.steps.runtime.meeting import PrefixStore
-from trainyard.steps.runtime.rank_variables import restored
 from trainyard.steps.runtime.world import World
 from trainyard.steps.training.engines.deepspeed_config import read_config_file
-from trainyard.steps.training.engines.deepspeed_engine import READ_BY_DEEPSPEED, DeepSpeedEngine
+from trainyard.steps.training.engines.deepspeed_engine import DeepSpeedEngine
 from trainyard.steps.training.loop import TrainingRun, take_step
 from trainyard.steps.training.observing.mlflow_log import MlflowLog
 from trainyard.steps.training.request import CheckedRequest
@@ -59,10 +58,7 @@ def measure_candidate(given: GivenSettings[MeasureConfig]) -> int:
     stop_request = StopRequest()
     with tempfile.TemporaryDirectory() as scratch:
         training = GivenSettings(_training(settings, candidate, config_file, Path(scratch)), given.task)
-        with (
-            restored(os.environ, READ_BY_DEEPSPEED),
-            ranks_met(training, "measure_config", DeepSpeedEngine) as (request, world, hang_watch),
-        ):
+        with ranks_met(training, "measure_config", DeepSpeedEngine) as (request, world, hang_watch):
             require_writable([settings.measurement], world.rank)
             trial = TrialReport(settings, candidate, request, world)
 

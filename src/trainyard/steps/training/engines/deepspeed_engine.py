@@ -50,8 +50,6 @@ _SUMS_IN_BF16 = (
     "warning: ZeRO stage 1 adds up the gradients of a step's micro-batches in bf16, which loses about a hundredth of "
     "each; zero_optimization.stage 2 adds in fp32, as the other engines do"
 )
-READ_BY_DEEPSPEED = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK")
-"""Variables that are set for it; a step that follows in its process would wonder about the launcher."""
 
 
 class DeepSpeedEngine(Engine):
@@ -63,6 +61,7 @@ class DeepSpeedEngine(Engine):
     """
 
     name = "deepspeed"
+    variables = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK")
     uses_autocast = False
 
     @classmethod

@@ -68,6 +68,9 @@ class Engine(ABC):
     average: MovingAverage | None = None
     """Of the trained weights, if the settings ask for one. It is what is evaluated, and saved as the model."""
 
+    variables: tuple[str, ...] = ()
+    """Of the environment, which the engine sets. A step that follows in the process finds them as they were."""
+
     uses_autocast = True
     """Whether torch.autocast chooses the precision of the forward pass. Else the engine itself casts."""
 
