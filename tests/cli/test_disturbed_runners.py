@@ -320,3 +320,24 @@ def test_ctrl_c_is_answered_before_the_jobs_have_ended(project: Path) -> None:
     assert said.index("SIGINT received again: ending the jobs at once") < said.index("run it canceled after")
     assert "Traceback" not in said
     assert runner.returncode == 130
+
+
+def test_ctrl_c_while_an_input_is_copied_is_answered_and_ends_the_copy(project: Path) -> None:
+    many = 5_000
+    for number in range(many):
+        (project / "start" / f"{number}.txt").write_text("1")
+    runner = trainyard(project, "run", "pipeline.yml", "--name", "it")
+    copied = project / ".trainyard/runs/it/jobs/first/data/INPUT_source"
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not copied.is_dir():
+        assert time.monotonic() < deadline, "the copy did not begin"
+        time.sleep(0.01)
+
+    runner.send_signal(signal.SIGINT)
+    shown, _ = runner.communicate(timeout=WAIT_SECONDS)
+
+    assert runner.returncode == 130
+    assert "SIGINT received: asking the jobs to end" in shown
+    assert "first canceled: SIGINT received" in shown
+    assert "Traceback" not in shown
+    assert len(list(copied.iterdir())) < many

@@ -148,9 +148,9 @@ def test_an_input_of_a_job_within_another_pipeline_is_an_input(trainyard: Run, f
             "inputs": {"word": {"type": "string", "default": "written"}},
         },
     }
-    inner = {"type": "pipeline", "name": "inner", "jobs": {"say": within}}
-    outer = {"type": "pipeline", "settings": {"default_compute": "azureml:any"}, "jobs": {"sub": {"component": inner}}}
-    outer["jobs"]["sub"]["type"] = "pipeline"
+    (folder / "inner.yml").write_text(json.dumps({"type": "pipeline", "name": "inner", "jobs": {"say": within}}))
+    sub = {"type": "pipeline", "component": "./inner.yml"}
+    outer = {"type": "pipeline", "settings": {"default_compute": "azureml:any"}, "jobs": {"sub": sub}}
     (folder / "outer.yml").write_text(json.dumps(outer))
 
     outcome = trainyard("run", "outer.yml", "--name", "it", *set_options("jobs.sub.say.inputs.word=set"))

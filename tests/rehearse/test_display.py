@@ -36,7 +36,7 @@ def test_plain_lines_where_there_is_no_terminal(workspace: Any) -> None:
     lines = run_shown(workspace, file).splitlines()
 
     shapes = [re.sub(r"\d\d:\d\d:\d\d", "TIME", re.sub(r"\d+\.\d s|\d+ ms", "N s", line)) for line in lines]
-    assert shapes[1] == "TIME work running (2 processes: it has not run before)"
+    assert shapes[1] == "TIME work running (2 processes: it has not run from this file before)"
     assert shapes[2] == "TIME work completed in N s"
     assert "\x1b" not in "".join(lines)
     assert "reused from run" in run_shown(workspace, file)

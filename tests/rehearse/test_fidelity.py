@@ -11,12 +11,13 @@ import sys
 import venv
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
 from azure.ai.ml import load_job
-from azure.ai.ml.entities import Command
+from azure.ai.ml.entities import Command, PipelineJob
 from azure.ai.ml.exceptions import UserErrorException, ValidationException
 from marshmallow import ValidationError
 
@@ -160,6 +161,25 @@ def test_a_job_sees_no_path_that_needs_quotes(
     assert all(word.isascii() and "'" not in word for word in words)
     assert {file.name for file in folder.iterdir()} <= {"data.txt", "job.yaml", "runs", ".trainyard", ".amlignore"}
     assert (project.run_folder / "jobs" / "job" / "data" / "made").resolve() == made, "also after the run"
+
+
+def test_a_module_that_an_installed_package_lacks_is_missed_in_its_version(project: Project) -> None:
+    file = project.write("job.yml", "type: command\ncommand: python -c 'import click.no'\nenvironment: azureml:any:1\n")
+
+    run = subprocess.run([sys.executable, "-m", "trainyard", "run", file], capture_output=True, text=True)
+
+    assert run.returncode == 1
+    missed = f"click {version('click')} is installed, which has no click.no: install the version that has it"
+    assert missed in run.stderr
+
+
+def test_another_file_of_the_same_name_has_not_run_before(project: Project) -> None:
+    for folder, word in (("one", "first"), ("two", "second")):
+        project.write(f"{folder}/job.yml", f"type: command\ncommand: echo {word}\nenvironment: azureml:any:1\n")
+
+        run = project.trainyard("run", f"{folder}/job.yml")
+
+        assert "1 process: it has not run from this file before" in run.stderr
 
 
 def test_a_failure_names_the_paths_of_the_project(
@@ -307,6 +327,8 @@ def test_what_the_official_client_refuses_is_refused(project: Project, fields: d
 def sent_by_the_client(file: Path) -> Any:
     """What azure-ai-ml makes of a job's file, before it asks a workspace anything."""
     loaded = load_job(file)
+    if isinstance(loaded, PipelineJob):
+        loaded._validate()
     return (loaded._to_job() if isinstance(loaded, Command) else loaded)._to_rest_object()
 
 
@@ -328,12 +350,25 @@ def in_place(component: dict[str, Any], **fields: Any) -> dict[str, Any]:
     return {"type": component["type"], "component": {"name": "c"} | component, **fields}
 
 
+COMMAND_COMPONENT = {"type": "command", "command": "true", "environment": "azureml:any:1"}
+UNREAD_DEFAULT = {"x": {"type": "number", "default": float("inf")}}
+
+
 def declaring(declared: dict[str, Any]) -> dict[str, Any]:
     """A job whose component declares an input."""
-    component = {"type": "command", "command": "true", "environment": "azureml:any:1", "inputs": {"x": declared}}
-    return in_place(component, inputs={"x": 1})
+    return in_place(COMMAND_COMPONENT | {"inputs": {"x": declared}}, inputs={"x": 1})
 
 
+# How the client refuses, also by falling over.
+REFUSALS = (
+    ValidationError,
+    UserErrorException,
+    ValidationException,
+    TypeError,
+    ValueError,
+    AttributeError,
+    OverflowError,
+)
 PARALLEL_COMPONENT = PARALLEL | {"inputs": {"data": {"type": "uri_folder"}}}
 WITHOUT_ENVIRONMENT = {key: TASK[key] for key in TASK if key != "environment"}
 GIVEN_DATA = {"inputs": PARALLEL["inputs"]}
@@ -370,6 +405,15 @@ GIVEN_DATA = {"inputs": PARALLEL["inputs"]}
         (declaring({"type": "number", "default": "${{inputs.y}}"}), "the text '${{inputs.y}}' is not a number"),
         (declaring({"type": "boolean", "default": 3}), "the number 3 is neither true nor false"),
         (declaring({"type": "integer", "min": "a"}), "'min' is a number, not the text 'a'"),
+        (declaring({"type": "integer", "max": float("inf")}), "'max' is a number, not the number inf"),
+        (in_place(COMMAND_COMPONENT | {"inputs": UNREAD_DEFAULT}), "does not set the required input 'x'"),
+        (
+            in_place({"type": "pipeline", "jobs": {"a": COMMAND}}),
+            "Azure ML's client reads no pipeline component in place",
+        ),
+        ({"component": {"type": "pipeline", "jobs": {"a": COMMAND}}}, "reads no pipeline component in place"),
+        ({"type": "pipeline", "component": "file:./pipeline.yaml"}, "is a pipeline component's file without 'file:'"),
+        ({"type": "parallel", "component": COMMAND_COMPONENT}, "the component of the job 'job' is a command component"),
         (declaring({"type": "string", "max": 2}), "unknown key 'max' in 'x'; Azure ML's client refuses the file"),
     ],
 )
@@ -378,7 +422,8 @@ def test_what_the_client_refuses_before_it_sends_is_refused(
 ) -> None:
     project.write("src/score.py", "def run(files):\n    return files\n")
     project.write("component.yaml", "type: command\nname: c\ncommand: echo\nenvironment: azureml:any:1\n")
-    if document["type"] == "parallel" or "component" in document:
+    project.write("pipeline.yaml", json.dumps({"type": "pipeline", "name": "p", "jobs": {"a": COMMAND}}))
+    if "component" in document or document["type"] == "parallel":
         document = {"type": "pipeline", "settings": {"default_compute": "azureml:cpu"}, "jobs": {"job": document}}
     # JSON writes infinities as YAML does not.
     file = project.write("job.yaml", json.dumps(document).replace("Infinity", ".inf"))
@@ -388,7 +433,7 @@ def test_what_the_client_refuses_before_it_sends_is_refused(
     assert run.exit_code == 1
     assert refused in run.stderr
     assert not (project.folder / "run").exists()
-    with pytest.raises((ValidationError, UserErrorException, ValidationException, TypeError, ValueError)):
+    with pytest.raises(REFUSALS):
         sent_by_the_client(file)
 
 
@@ -802,6 +847,14 @@ TWO_OF_TWO = {"distribution": PYTORCH_ON_EACH_OF_EIGHT | {"process_count_per_ins
 DATA = {"inputs": {"rows": {"type": "uri_file"}}}
 MADE = {"outputs": {"made": {"type": "uri_folder"}}}
 
+TASKS_OF_TENSORFLOW = """
+import json, os
+config = json.loads(os.environ["TF_CONFIG"])
+task, workers, servers = config["task"], config["cluster"]["worker"], config["cluster"]["ps"]
+print(task["type"], task["index"], "on node", os.environ["AZUREML_CR_NODE_RANK"] + ":", end=" ")
+print(len(workers), "workers,", len(servers), "ps,", len({*workers, *servers}), "addresses")
+"""
+
 SIGHTS = {
     "its folder is a copy of the code": Sight("code.py", "echo >> code.py; ls -I logs -I outputs", COMMAND_JOB),
     "what .amlignore excludes is not there": Sight("none", "cat secret.txt 2> /dev/null || echo none", CLIENT),
@@ -844,6 +897,15 @@ SIGHTS = {
     ),
     "without a distribution there are no ranks": Sight(
         "<>", 'echo "<$RANK$LOCAL_RANK$WORLD_SIZE$MASTER_ADDR>"', DISTRIBUTED
+    ),
+    "a parameter server shares a node, and has a port of its own": Sight(
+        "worker 0 on node 0: 2 workers, 1 ps, 3 addresses",
+        f"python -c '{TASKS_OF_TENSORFLOW}'",
+        DISTRIBUTED,
+        {
+            "resources": {"instance_count": 2},
+            "distribution": {"type": "tensorflow", "worker_count": 2, "parameter_server_count": 1},
+        },
     ),
     "processes are counted for each node": Sight(
         "0 of 4 on 0",

@@ -240,7 +240,7 @@ def test_a_damaged_cache_only_costs_time(prepared: Any) -> None:
     record = prepared.run(build(prepared))
 
     assert record.status == "completed"
-    assert record.jobs["copy"].reuse == "it has not run before"
+    assert record.jobs["copy"].reuse == "it has not run from this file before"
 
 
 def test_results_are_copied_where_links_are_impossible(prepared: Any, output_of: Any, monkeypatch: Any) -> None:
@@ -355,4 +355,4 @@ def test_a_pipeline_of_the_same_name_in_another_file_is_another_one(workspace: A
     (workspace.root / "elsewhere").mkdir()
     other = workspace.one_job("echo other").rename(workspace.root / "elsewhere" / "demo.yaml")
 
-    assert workspace.run(other).jobs["work"].reuse == "it has not run before"
+    assert workspace.run(other).jobs["work"].reuse == "it has not run from this file before"

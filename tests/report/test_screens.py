@@ -164,6 +164,10 @@ def check_layout(page: Any, screen: dict[str, int]) -> None:
     assert len(texts) > 40
     assert overlapping_texts(texts) == []
     assert [text for text in texts if text["contrast"] < 4.5] == []
+    attempts = (
+        "[...document.querySelectorAll('.attempts')].map(table => table.offsetWidth - table.parentElement.offsetWidth)"
+    )
+    assert max(page.evaluate(attempts), default=0) <= 0, "attempts are read without scrolling sideways"
     boxes = page.evaluate(BOXES)
     assert all(box["left"] >= 0 and box["right"] <= screen["width"] for box in boxes)
     assert [

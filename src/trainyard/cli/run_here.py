@@ -12,6 +12,7 @@ from pathlib import Path
 import click
 
 from trainyard.cli import working_folder
+from trainyard.project_files import text_or_empty
 from trainyard.rehearse.cancellation import exit_code_after
 from trainyard.rehearse.display import Display
 from trainyard.rehearse.run_options import RunOptions
@@ -86,7 +87,8 @@ def conclude(
             j.span == pipeline.span or isinstance(j.component, OtherComponent) for j in pipeline.jobs.values()
         ):
             suggestions.append((f"{program()} plan {named}", "what it takes on the cluster, and what an hour costs"))
-        if (working_folder.private_folder().parent / "profiles" / "nd96.yaml").is_file():
+        is_rendered = not file.is_file() or text_or_empty(file).startswith("# Rendered from ")
+        if is_rendered and (working_folder.private_folder().parent / "profiles" / "nd96.yaml").is_file():
             suggestions.append((f"{program()} render nd96 --diff", "the same pipeline for machines with 8 x A100"))
         print_next(*suggestions)
         return 0

@@ -185,7 +185,7 @@ class StepCache:
         """Return why there is no result with this key: what changed since this job last ran."""
         last = _read(self._last_file(last_file_name))
         if not last:
-            return "it has not run before"
+            return "it has not run from this file before"
         names = sorted({*key.parts, *last["parts"]})
         changed = [name for name in names if key.parts.get(name) != last["parts"].get(name)]
         if not changed:

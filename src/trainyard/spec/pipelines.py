@@ -267,17 +267,14 @@ def _check_type(node: Node, findings: Findings) -> None:
 
 
 def _root_component(node: Node, reading: Reading, cache: ComponentCache) -> ParsedPipeline | None:
-    """What a pipeline with a root `component:` consists of: a pipeline component, in a file or inline."""
+    """What a pipeline with a root `component:` consists of: a pipeline component's file."""
     written = node.get("component")
     assert written is not None
-    if written.is_mapping:
-        component: AnyComponent | None = _read_pipeline_component(written, reading, cache, reading.file.stem)
-    else:
-        reference = reference_text(written, reading)
-        if not reference or _note_remote(written, reference, "component", reading):
-            return None
-        file = reading.existing(written, COMPONENT_NOT_FOUND, "the component", folder=False)
-        component = cache.read(file, reading) if file is not None else None
+    reference = reference_text(written, reading)
+    if not reference or _note_remote(written, reference, "component", reading):
+        return None
+    file = reading.existing(written, COMPONENT_NOT_FOUND, "the component", folder=False)
+    component = cache.read(file, reading) if file is not None else None
     return next((seen for seen in reading.parsed.pipelines if seen.model is component), None)
 
 
@@ -342,6 +339,8 @@ def _component_of_job(name: str, key: Node, node: Node, reading: Reading, cache:
     if kind == "command" and component is not None:
         return _component_of_command_job(name, node, component, reading, cache)
     found = _component_of_other_kind(name, node, kind, component, reading, cache)
+    if component is not None and isinstance(found, Component) and kind in ("parallel", "spark", "pipeline"):
+        _note_other_kind(name, node, component, "a command component", reading)
     if component is not None and component.is_text and is_remote(component.text):
         _note_remote(component, component.text, "trial" if kind == "sweep" else "component", reading)
     elif not isinstance(found, PipelineComponent) and code_of(found) is None:
@@ -385,8 +384,6 @@ def _component_of_other_kind(
         its_reading, runs = reading.of(reading.store.read_mapping(file)), found.runs
         body = its_reading.document.root
         return found._replace(runs=read_step(kind, body, runs.inputs, runs.outputs, its_reading, runs.name, node))
-    if isinstance(found, Component) and kind in ("parallel", "spark", "pipeline"):
-        _note_other_kind(name, node, component, "a command component", reading)
     return found
 
 

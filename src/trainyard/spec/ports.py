@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,8 @@ _LEGACY_TYPES = {"path": DEFAULT_PORT_TYPE}
 _RESERVED_OUTPUT_NAMES = frozenset({"path", "home", "user", "pwd", "shell", "logname", "ld_library_path"})
 _OUTPUT_OF_RUN = regex(r"(?P<root>.*)/\.trainyard/runs/(?P<name>[^/]+)/jobs/(?P<job>[^/]+)/outputs/")
 _RENDERED_ASIDE = regex(r"/\.trainyard/rendered/([^/]+)/")
+# What the client reads as a default that is not there.
+_NO_DEFAULT = (None, math.inf, -math.inf)
 _TYPE_BY_CLASS: dict[type, str] = {str: "string", int: "integer", float: "number", bool: "boolean"}
 
 
@@ -145,7 +148,7 @@ def _declared_port(name: str, entry: Entry, fallback_type: str, reading: Reading
         type=port_type,
         key_span=entry.key.span,
         span=node.span,
-        default=default.value if default is not None and default.data is not None else None,
+        default=default.value if default is not None and default.data not in _NO_DEFAULT else None,
         optional=findings.boolean(node, "optional", default=False),
         minimum=findings.scalar(node, "min"),
         maximum=findings.scalar(node, "max"),

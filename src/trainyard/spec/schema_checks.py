@@ -112,7 +112,8 @@ def check_schema(document: Document, kind: Kind) -> Iterator[Diagnostic]:
 def _finite(data: Any, stand_in: object = ((),)) -> Any:
     """The data without infinities and NaN, which JSON does not have, and the client takes in declarations only."""
     if isinstance(data, dict):
-        return {key: _finite(each, 0.0 if key in ("default", "min", "max") else stand_in) for key, each in data.items()}
+        declared = ("default",) if data.get("type") == "integer" else ("default", "min", "max")
+        return {key: _finite(each, 0.0 if key in declared else stand_in) for key, each in data.items()}
     if isinstance(data, list):
         return [_finite(value, stand_in) for value in data]
     return stand_in if isinstance(data, float) and not math.isfinite(data) else data
@@ -162,9 +163,8 @@ def _unknown_key(
     key: str, path: list[str | int], holder: Mapping[str, Any], document: Document, kind: Kind, *, with_hint: bool
 ) -> Diagnostic:
     known = _writable(holder) if with_hint else []
-    # A component that is written in place is read like one in a file of its own, but for a pipeline.
-    is_in_job = path[:1] == ["jobs"] and path[2:] == ["component"]
-    in_place = is_in_job and document.node_at(path).text_of("type") != "pipeline"
+    # A component that is written in place is read like one in a file of its own.
+    in_place = path[:1] == ["jobs"] and path[2:] == ["component"]
     if not path:
         where, fate = "here", _FATE_AT_ROOT.get(kind, _FATE_ELSEWHERE)
     elif in_place:
@@ -182,8 +182,8 @@ def _unknown_key(
         fate = _FATE_AT_ROOT["profile"]
     elif not path and kind == "component" and key in _KEYS_OF_JOBS:
         fate, severity = "Azure ML ignores it: the job that uses the component sets it", "warning"
-    elif in_place or (not path and kind in ("component", "pipeline_component")):
-        severity = "warning" if only_close(key, known) is None else "error"
+    elif (in_place or (not path and kind in ("component", "pipeline_component"))) and only_close(key, known) is None:
+        fate, severity = "Azure ML ignores it", "warning"
     elif path[-1:] == ["settings"] and kind in ("pipeline", "schedule"):
         fate = _FATE_IN_SETTINGS
         severity = "warning" if kind == "schedule" or only_close(key, known) is None else "error"

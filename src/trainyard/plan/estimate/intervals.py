@@ -36,8 +36,9 @@ class Interval:
     memory_high: float | None
 
     def time(self, seconds: float) -> tuple[float | None, float | None]:
-        """Return the interval of a time."""
-        return (self.time_low * seconds, self.time_high * seconds) if self.rows else (None, None)
+        """Return the interval of a time, widened to what is predicted where that lies outside it."""
+        low, high = min(self.time_low, 1.0), max(self.time_high, 1.0)
+        return (low * seconds, high * seconds) if self.rows else (None, None)
 
     def memory(self, size: float) -> tuple[int | None, int | None]:
         """Return the interval of a memory, in bytes."""
