@@ -97,6 +97,24 @@ def test_the_inputs_and_settings_of_a_parallel_job_in_place_are_set(trainyard: R
     assert written.read_text().split() == ["2"] * 4
 
 
+@pytest.mark.parametrize(("given", "of_the_other"), [((), "canceled"), (("true",), "completed")])
+def test_settings_of_the_pipeline_are_set(
+    trainyard: Run, folder: Path, given: tuple[str, ...], of_the_other: str
+) -> None:
+    jobs = {
+        name: {"type": "command", "command": command, "environment": "azureml:any:1"}
+        for name, command in {"fails": "sleep 0.2; exit 1", "other": "sleep 1"}.items()
+    }
+    pipeline = {"type": "pipeline", "settings": {"default_compute": "azureml:some-cluster"}, "jobs": jobs}
+    (folder / "two.yml").write_text(json.dumps(pipeline))
+    settings = [f"settings.continue_on_step_failure={value}" for value in given]
+
+    assert trainyard("run", "two.yml", "--name", "it", *set_options(*settings)).exit_code == 1
+
+    run = json.loads((folder / ".trainyard/runs/it/run.json").read_text())
+    assert run["jobs"]["other"]["status"] == of_the_other
+
+
 @pytest.mark.parametrize(
     ("setting", "words"),
     [

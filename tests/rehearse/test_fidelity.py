@@ -691,6 +691,20 @@ def test_an_editable_install_counts_by_its_content(
     assert logged(project) == "own\n"
 
 
+@pytest.mark.parametrize("metrics", [50, 51])
+def test_more_metrics_than_azure_ml_takes_are_reported(project: Project, metrics: int) -> None:
+    store = "${MLFLOW_TRACKING_URI#file://}/$MLFLOW_EXPERIMENT_ID/$MLFLOW_RUN_ID/metrics"
+    job = {"command": f"mkdir -p {store}/loss && touch {store}/loss/{{1..{metrics}}}"}
+
+    run = project.run(job)
+
+    said = f"it logged {metrics} metrics with MLflow; a run of Azure ML has at most 50 names of them"
+    assert (said in run.stderr) is (metrics == 51)
+    assert the_only_job(project)["warnings"] == ([said] if metrics == 51 else [])
+    project.run(job)
+    assert reused(project)
+
+
 def test_a_large_input_is_read_once(project: Project) -> None:
     """More than a gigabyte is linked to the job, which changes the file's change time, but not its content."""
     large = project.write("large.bin", "")
@@ -847,6 +861,11 @@ TWO_OF_TWO = {"distribution": PYTORCH_ON_EACH_OF_EIGHT | {"process_count_per_ins
 DATA = {"inputs": {"rows": {"type": "uri_file"}}}
 MADE = {"outputs": {"made": {"type": "uri_folder"}}}
 
+OF_TRACKING = (
+    "MLFLOW_TRACKING_URI MLFLOW_TRACKING_TOKEN MLFLOW_EXPERIMENT_ID MLFLOW_EXPERIMENT_NAME MLFLOW_RUN_ID "
+    "AZUREML_ARM_SUBSCRIPTION AZUREML_ARM_RESOURCEGROUP AZUREML_ARM_WORKSPACE_NAME AZUREML_ARM_PROJECT_NAME "
+    "AZUREML_EXPERIMENT_ID AZUREML_RUN_ID AZUREML_ROOT_RUN_ID"
+)
 TASKS_OF_TENSORFLOW = """
 import json, os
 config = json.loads(os.environ["TF_CONFIG"])
@@ -894,6 +913,14 @@ SIGHTS = {
     ),
     "an output's path is a variable": Sight(
         "the same", "test $made = ${{outputs.made}} && echo the same", CLIENT, component=MADE
+    ),
+    "what tracks a run knows it": Sight(
+        "all are set",
+        f'for name in {OF_TRACKING}; do test -n "${{!name}}" || echo $name; done; echo all are set',
+        "azureml-mlflow 1.62.0, constants.py; a published environment of a job",
+    ),
+    "MLflow's run is the job's": Sight(
+        "one run", 'test "$MLFLOW_RUN_ID" = "$AZUREML_RUN_ID" && echo one run', "azureml-mlflow 1.62.0, constants.py"
     ),
     "without a distribution there are no ranks": Sight(
         "<>", 'echo "<$RANK$LOCAL_RANK$WORLD_SIZE$MASTER_ADDR>"', DISTRIBUTED

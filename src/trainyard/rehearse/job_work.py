@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
 # Every workspace has it, as its default.
 _DEFAULT_DATASTORE = "workspaceblobstore"
+# https://learn.microsoft.com/azure/machine-learning/resource-limits-capacity
+_MOST_METRICS = 50
 _MACRO = regex(r"\$\{\{\s*(\w+)\s*\}\}")
 
 
@@ -186,6 +188,12 @@ def work(
             _publish(context, job)
         if end.reason is None and not end.warnings and identity == key.key:
             cache.remember_result(key, identity, context.folder, context.name, job.name)
+        metrics = sum(file.is_file() for file in (attempt.tracked / "metrics").rglob("*"))
+        if metrics > _MOST_METRICS:
+            said = (
+                f"it logged {metrics} metrics with MLflow; a run of Azure ML has at most {_MOST_METRICS} names of them"
+            )
+            end = end._replace(warnings=(*end.warnings, said))
         post(Ended(job.name, end, attempt.faults.pending if attempt.faults is not None else ()))
     except (RunError, SpecError) as error:
         post(Broken(job.name, str(error)))
