@@ -20,7 +20,7 @@ from trainyard.render.project import Project
 from trainyard.render.rendering import render
 from trainyard.render.scaffolding import RECIPES
 from trainyard.render.writing import replace_atomically, write
-from trainyard.settings.quantities import counted
+from trainyard.settings.quantities import counted, first_names
 from trainyard.spec.computes import Computes
 from trainyard.spec.diagnostic import Diagnostic
 from trainyard.spec.findings import DocumentStore
@@ -126,9 +126,8 @@ def write_new(
     """Write files below a folder. Raise UserError, and write nothing, where one exists already."""
     in_the_way = [path for path in contents if (root / path).exists()]
     if in_the_way and not force:
-        listed = ", ".join(str(short(root / path)) for path in in_the_way[:_MOST_LISTED])
-        more = f" and {len(in_the_way) - _MOST_LISTED} more" if len(in_the_way) > _MOST_LISTED else ""
+        listed = first_names((str(short(root / path)) for path in in_the_way), _MOST_LISTED)
         would_be = f"{counted(len(in_the_way), 'file')} would be overwritten, so nothing was written"
-        raise UserError(f"{would_be}: {listed}{more}; {way_out}")
+        raise UserError(f"{would_be}: {listed}; {way_out}")
     for path, content in contents.items():
         replace_atomically(root / path, content.encode() if isinstance(content, str) else content, root)

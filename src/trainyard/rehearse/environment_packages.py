@@ -18,6 +18,7 @@ from trainyard.catalogue.python_packages import known_module, modules_of, packag
 from trainyard.rehearse.errors import writing
 from trainyard.rehearse.local_jobs import LocalJob
 from trainyard.rehearse.local_python import local_packages, python_version, text_of
+from trainyard.settings.quantities import first_names
 from trainyard.spec.diagnostic import SpecError
 from trainyard.spec.documents import Node, read_document
 from trainyard.spec.model import Environment
@@ -212,8 +213,7 @@ def environment_notes(jobs: Iterable[LocalJob], python: Path, run_folder: Path) 
         if not own_steps.issuperset(names):
             parts = [f"missing: {_few(missing)}"] if missing else []
             parts += [f"other versions: {_few(others)}"] if others else []
-            who = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
-            notes.append(f"{who}: this Python differs from {place.name}: {'; '.join(parts)}")
+            notes.append(f"{first_names(names, 1)}: this Python differs from {place.name}: {'; '.join(parts)}")
         lines += [f"{place}, for {', '.join(names)}, compared with {python}"]
         lines += [f"  missing: {package}" for package in missing]
         lines += [f"  other version: {package}" for package in others]
@@ -228,9 +228,7 @@ def environment_notes(jobs: Iterable[LocalJob], python: Path, run_folder: Path) 
 
 def _few(described: list[str]) -> str:
     """The first few without their places, and how many more there are."""
-    shown = [package.rpartition(" (")[0] for package in described[:_MOST_NAMES]]
-    more = len(described) - len(shown)
-    return ", ".join(shown) + (f" and {more} more" if more else "")
+    return first_names((package.rpartition(" (")[0] for package in described), _MOST_NAMES)
 
 
 def where_to_add(module: str, environment: Environment | None, python: Path) -> str:

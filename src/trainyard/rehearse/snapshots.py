@@ -12,6 +12,7 @@ from typing import NamedTuple
 from trainyard.rehearse.digests import ContentDigests, write_json
 from trainyard.rehearse.errors import error_at, writing
 from trainyard.settings.files import files_beneath
+from trainyard.settings.quantities import first_names
 from trainyard.spec.model import Component
 from trainyard.spec.uploads import ignore_rule
 
@@ -115,6 +116,4 @@ class SnapshotLists:
 
 def changes_in_words(changes: Mapping[str, str]) -> str:
     """Return `a.py changed, b.py is new and 2 more`."""
-    named = [f"{place} {how}" for place, how in list(changes.items())[:_MOST_NAMED]]
-    more = len(changes) - len(named)
-    return ", ".join(named) + (f" and {more} more" if more else "")
+    return first_names((f"{place} {how}" for place, how in changes.items()), _MOST_NAMED)

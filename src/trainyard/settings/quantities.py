@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterable
 from datetime import datetime
 from decimal import Decimal
 from typing import Any
@@ -52,6 +53,13 @@ def counted(number: int, thing: str) -> str:
     """Return `1 process`, `2 processes`, `3 jobs`."""
     plural = thing + ("es" if thing.endswith("s") else "s")
     return f"{count(number)} {thing if number == 1 else plural}"
+
+
+def first_names(names: Iterable[str], most: int = 5) -> str:
+    """Return the first few names as a list in words, and how many more there are."""
+    listed = list(names)
+    more = f" and {count(len(listed) - most)} more" if len(listed) > most else ""
+    return ", ".join(listed[:most]) + more
 
 
 def percentage(share: float | None) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 from trainyard.lint.checks import LintContext, check, known_words
 from trainyard.project_files import names_in
 from trainyard.resources import PACKAGE, STEP_ARCHIVE
+from trainyard.settings.quantities import first_names
 from trainyard.settings.suggestions import close_match, closest, only_close
 from trainyard.spec.diagnostic import Diagnostic, Related
 from trainyard.spec.documents import Node
@@ -232,10 +233,9 @@ def _doubtful_upload(command: ParsedCommand, context: LintContext) -> Iterator[D
     found = context.doubtful_uploads(code)
     if not found:
         return
-    shown = ", ".join(f"{place} ({reason})" for place, reason in found[:_SHOWN])
-    more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+    shown = first_names((f"{place} ({reason})" for place, reason in found), _SHOWN)
     rules = ignore_file(code)
     name = rules.name if rules is not None else ".amlignore"
     lines = ", ".join(f"`/{place}`" for place, _ in found[:_SHOWN] if place != ".")
     hint = f"Add {lines} to `{name}` in that folder." if lines else f"Leave some out in `{name}` in that folder."
-    yield DOUBTFUL_UPLOAD.at(node.span, f"would be uploaded with the code: {shown}{more}", hint)
+    yield DOUBTFUL_UPLOAD.at(node.span, f"would be uploaded with the code: {shown}", hint)

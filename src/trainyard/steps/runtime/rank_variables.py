@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from trainyard.settings.quantities import first_names
 from trainyard.steps.runtime.errors import SetupError
 
 MASTER_PORT = 6105
@@ -77,9 +78,7 @@ def attempt_of_ranks() -> str:
 
 def ranks_in_words(ranks: Sequence[int]) -> str:
     """Return `rank 3`, `ranks 1, 4`, and of many the first few and how many more."""
-    named = ", ".join(map(str, ranks[:_NAMED_RANKS]))
-    more = f" and {len(ranks) - _NAMED_RANKS} more" if len(ranks) > _NAMED_RANKS else ""
-    return f"rank{'s' if len(ranks) > 1 else ''} {named}{more}"
+    return f"rank{'s' if len(ranks) > 1 else ''} {first_names(map(str, ranks), _NAMED_RANKS)}"
 
 
 def read_rank_variables(environment: Mapping[str, str]) -> RankVariables:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from trainyard.settings.files import file_sha256, os_errors_name
+from trainyard.settings.quantities import first_names
 from trainyard.settings.suggestions import closest
 from trainyard.steps.runtime.errors import StepError, first_line
 from trainyard.steps.runtime.files import CONFIG_FILE, parse_json, sha256_of_json
@@ -21,7 +22,6 @@ from trainyard.steps.training.weights_in_files import (
     NotInFiles,
     leave_in_files,
     only_shapes_are_wanted,
-    some_of,
     warn_of_differences,
     weights_may_stay_in_files,
 )
@@ -241,11 +241,9 @@ def _pretrained(
     missing, unused = sorted(info["missing_keys"]), sorted(info["unexpected_keys"])
     in_base = [name for name in missing if name.startswith(f"{model.base_model_prefix}.")]
     if refused := (in_base if head_may_be_new else missing):
-        are = "is" if len(refused) == 1 else "are"
-        also = f"; the weights have {some_of(unused)}, which the model lacks" if unused else ""
-        raise StepError(
-            f"{folder}: {some_of(refused)} {are} missing in the weights of the model that {CONFIG_FILE} describes{also}"
-        )
+        lacking = f"{first_names(refused)} {'is' if len(refused) == 1 else 'are'} missing in the weights"
+        also = f"; the weights have {first_names(unused)}, which the model lacks" if unused else ""
+        raise StepError(f"{folder}: {lacking} of the model that {CONFIG_FILE} describes{also}")
     replaced = sorted(name for name, *_ in info["mismatched_keys"])
     warn_of_differences(folder, new=tuple(missing + replaced), unused=tuple(unused))
     return model

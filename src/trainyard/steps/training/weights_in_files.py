@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
+from trainyard.settings.quantities import first_names
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.imports import replaced
 from trainyard.steps.runtime.rank_variables import read_rank_variables
@@ -24,7 +25,6 @@ from trainyard.steps.runtime.rank_variables import read_rank_variables
 WEIGHTS_FILE = "model.safetensors"
 WEIGHTS_INDEX = "model.safetensors.index.json"
 """Lists the files of weights that are spread over several."""
-_MOST_NAMES = 5
 _FORMER_BUFFERS = (r"rotary_emb\.inv_freq", "position_ids")
 """Of which transformers says nothing either: `PreTrainedModel._adjust_missing_and_unexpected_keys`, version 5."""
 
@@ -146,15 +146,9 @@ def warn_of_differences(folder: Path, *, new: tuple[str, ...] = (), unused: tupl
     if read_rank_variables(os.environ).rank != 0:
         return
     if new:
-        print(f"warning: {folder} has no weights of this shape for {some_of(new)}, which start at random", flush=True)
+        print(f"warning: {folder} has no weights that fit for {first_names(new)}, which start at random", flush=True)
     if unused:
-        print(f"warning: {folder} has {some_of(unused)}, which the model lacks: not used", flush=True)
-
-
-def some_of(names: Sequence[str]) -> str:
-    """Return the first names in words, and how many more there are."""
-    shown = ", ".join(names[:_MOST_NAMES])
-    return f"{shown} and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else shown
+        print(f"warning: {folder} has {first_names(unused)}, which the model lacks: not used", flush=True)
 
 
 class FileReader:

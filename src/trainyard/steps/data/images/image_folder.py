@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from trainyard.settings.quantities import first_names
 from trainyard.settings.steps.preparation import PrepareImages
 from trainyard.steps.data.images.image_source import Blocks, ImagePart, Images, ImageSource
-from trainyard.steps.data.text.text_source import first_names, skipped_files
+from trainyard.steps.data.text.text_source import skipped_files
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.long_work import ProgressLines, in_processes, usable_processors
 

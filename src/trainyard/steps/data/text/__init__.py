@@ -9,10 +9,11 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import TypeVar
 
+from trainyard.settings.quantities import first_names
 from trainyard.settings.steps.preparation import TextDataset
 from trainyard.steps.data.text.source_files import COMPRESSIONS, SourcePath, compression_of
 from trainyard.steps.data.text.text_formats import FileAtPath, JsonLinesFile, ParquetFile, PlainTextFile
-from trainyard.steps.data.text.text_source import RowsBlock, TextFile, TextSource, first_names, skipped_files
+from trainyard.steps.data.text.text_source import RowsBlock, TextFile, TextSource, skipped_files
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.files import require_folder
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import IO, Any, NamedTuple
 
+from trainyard.settings.quantities import first_names
 from trainyard.settings.suggestions import closest
 from trainyard.steps.data.text.source_files import SourcePath, chunks, compression_of
 from trainyard.steps.data.text.text_source import (
@@ -19,7 +20,6 @@ from trainyard.steps.data.text.text_source import (
     Text,
     TextFile,
     cut_before,
-    first_names,
     utf8_as_it_was,
     without_byte_order_mark,
 )

@@ -5,13 +5,14 @@ from __future__ import annotations
 import codecs
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
+from trainyard.settings.quantities import counted, first_names
 from trainyard.steps.data.text.source_files import SourcePath
 from trainyard.steps.runtime.errors import StepError
 
@@ -193,12 +194,4 @@ def skipped_files(names: Sequence[str], what: str) -> tuple[str, ...]:
     """Return the warning that files were skipped, which are not `what`; none if there are none."""
     if not names:
         return ()
-    files = "1 file" if len(names) == 1 else f"{len(names)} files"
-    return (f"warning: skipped {files}, hidden or not {what}: {first_names(names)}",)
-
-
-def first_names(names: Iterable[str], most: int = 10) -> str:
-    """Return the first few names as a list in words, and how many more there are."""
-    listed = list(names)
-    more = f" and {len(listed) - most} more" if len(listed) > most else ""
-    return ", ".join(listed[:most]) + more
+    return (f"warning: skipped {counted(len(names), 'file')}, hidden or not {what}: {first_names(names)}",)

@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from trainyard.settings.quantities import first_names
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.training.checkpoints.checkpoint_to_resume import read_file, verify_files
 from trainyard.steps.training.checkpoints.collectives import Ranks
@@ -30,7 +31,6 @@ from trainyard.steps.training.checkpoints.state_files import (
 from trainyard.steps.training.engines.engine import Engine
 from trainyard.steps.training.fragments import Fragment
 from trainyard.steps.training.randomness import restore_random_state, seed_everything
-from trainyard.steps.training.weights_in_files import some_of
 
 _BLOCK_BYTES = 4 << 20
 
@@ -173,8 +173,8 @@ def _require_same_keys(folder: Path, keys: Iterable[str], fragments: Sequence[Fr
     saved = _of_all_ranks({key for key in keys if not key.startswith(RANDOM_PREFIX)}, ranks)
     own = _of_all_ranks({fragment.key for fragment in fragments if math.prod(fragment.shape) > 0}, ranks)
     if saved != own:
-        lacks = f"lacks {some_of(sorted(own - saved))}" if own - saved else ""
-        has = f"has {some_of(sorted(saved - own))}, which this model does not have" if saved - own else ""
+        lacks = f"lacks {first_names(sorted(own - saved))}" if own - saved else ""
+        has = f"has {first_names(sorted(saved - own))}, which this model does not have" if saved - own else ""
         raise StepError(f"{folder} does not fit this model: it {' and '.join(filter(None, (lacks, has)))}")
 
 
