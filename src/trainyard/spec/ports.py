@@ -25,13 +25,9 @@ RUN_OUTPUT_NOT_FOUND = Rule("AML424", "run-output-not-found", "info").explained(
 === pipelines/tune.yaml
 @pipeline azureml:train:1
     inputs:
-      model: {type: uri_folder, path: ‸‹../.trainyard/runs/base/jobs/fit/outputs/model⇒azureml:model:1›}
+      model: {type: uri_folder, path: ‸‹../.trainyard/runs/base/jobs/train/outputs/model⇒azureml:model:1›}
 === pipelines/fit.yaml
-type: pipeline
-settings: {default_compute: azureml:cpus}
-jobs:
-  fit:
-    component: azureml:fit:1
+@pipeline azureml:train:1
 """,
 )
 

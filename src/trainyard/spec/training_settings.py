@@ -41,11 +41,7 @@ BATCH_DOES_NOT_DIVIDE = Rule("AML319", "batch-does-not-divide", "error", is_let_
     why="micro_batch_size × accumulation steps × processes = global_batch_size. The training step refuses sizes that "
     "do not multiply out, once the machines are running and paid for.",
     example="""\
-type: pipeline
-settings: {default_compute: azureml:gpus}
-jobs:
-  train:
-    component: ./train.yaml
+@pipeline ./train.yaml
     inputs: {micro_batch_size: 32, global_batch_size: ‹1000⇒1024›}
 === train.yaml
 @command train

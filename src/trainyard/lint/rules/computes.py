@@ -40,10 +40,7 @@ COMPUTE_FORM = Rule("AML412", "compute-form", "warning").explained(
     why="Computes have neither versions nor registries: write `azureml:NAME`, `serverless`, `local`, or the full "
     "resource id.",
     example="""\
-type: pipeline
-jobs:
-  train:
-    component: azureml:train:1
+@pipeline azureml:train:1
     compute: ‸azureml:gpu-cluster‹:1⇒›
 """,
 )
@@ -125,10 +122,7 @@ UNKNOWN_COMPUTE = Rule("AML413", "unknown-compute", "warning").explained(
     summary="The name of a compute differs by a typo from one in the project.",
     why="The compute files next to the pipeline define a cluster of almost the same name, and none of this name.",
     example="""\
-type: pipeline
-jobs:
-  train:
-    component: azureml:train:1
+@pipeline azureml:train:1
     compute: ‸azureml:gpu-‹clutser⇒cluster›
 === compute/gpu.yaml
 type: amlcompute

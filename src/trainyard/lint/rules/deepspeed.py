@@ -360,22 +360,16 @@ def _is(words: str, data: object) -> bool:
 
 
 _STEP = """\
-type: pipeline
-settings: {default_compute: azureml:gpus}
-jobs:
-  train:
-    component: ./train.yaml
+@pipeline ./train.yaml
     inputs:
       data: {type: uri_folder, path: "azureml:text:1"}
       deepspeed_config: {type: uri_file, path: ds.json}
 %s=== train.yaml
-type: command
-name: train
+@command train
 is_deterministic: false
 command: >-
   python -m trainyard.steps.train_deepspeed --data '${{inputs.data}}' --deepspeed-config '${{inputs.deepspeed_config}}'
   --global-batch-size 128 $[[ --learning-rate ${{inputs.learning_rate}} ]]
-environment: azureml:torch:3
 distribution: {type: pytorch, process_count_per_instance: 4}
 resources: {shm_size: 64g}
 inputs:

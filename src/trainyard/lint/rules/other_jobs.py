@@ -24,8 +24,7 @@ DATA_TRANSFER = Rule("AML317", "data-transfer", "error").explained(
     "output `sink`: an mltable from a database, a uri_folder from a file system. `export_data` has one input `source`: "
     "a uri_file for a database. Azure ML's client refuses anything else.",
     example="""\
-type: pipeline
-settings: {default_compute: serverless}
+@pipeline
 jobs:
   fetch:
     type: data_transfer

@@ -41,11 +41,8 @@ PORT_READ_OTHERWISE = Rule("AML510", "port-read-otherwise", "warning").explained
     why="A `uri_file` is the path of one file, and a `uri_folder` of a folder. Only reported for what argparse passes "
     "on as it is, and not if the script asks which of the two it got.",
     example="""\
-type: command
-name: count
-code: ./src
+@command count ./src
 command: python count.py --images ${{inputs.images}}
-environment: azureml:python:3
 inputs:
   images: {type: ‸‹uri_file⇒uri_folder›}
 """
@@ -89,11 +86,8 @@ DIRECT_READ_AS_PATH = Rule("AML511", "direct-read-as-path", "warning").explained
     why="With `direct` nothing is mounted: the script gets an address (`azureml://…`), which only fsspec, Spark and "
     "the like can open.",
     example="""\
-type: command
-name: count
-code: ./src
+@command count ./src
 command: python count.py --images ${{inputs.images}}
-environment: azureml:python:3
 inputs:
   images: {type: uri_folder, mode: ‸‹direct⇒ro_mount›}
 """

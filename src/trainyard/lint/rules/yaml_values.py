@@ -30,11 +30,9 @@ SCHEMA_OF_OTHER_KIND = Rule("AML012", "schema-of-other-kind", "warning").explain
     why="Azure ML's client ignores it, but editors use it for completion and validation.",
     example="""\
 $schema: ‸https://azuremlschemas.azureedge.net/latest/‹commandJob⇒commandComponent›.schema.json
-type: command
-name: train
+@command train
 is_deterministic: false
 command: python train.py
-environment: azureml:torch:3
 """,
 )
 
