@@ -114,10 +114,8 @@ def _entries_of_conda(environment: Environment) -> Iterator[_Entry]:
 
 def _entries_in(conda: Node) -> Iterator[_Entry]:
     """The entries under `dependencies`, and those of pip there."""
-    dependencies = conda.get("dependencies")
-    for item in dependencies.items if dependencies is not None else ():
-        of_pip = item.get("pip")
-        for entry in [item] if item.is_text else of_pip.items if of_pip is not None else ():
+    for item in conda.items_of("dependencies"):
+        for entry in [item] if item.is_text else item.items_of("pip"):
             yield _Entry(entry.text, entry.span.file, entry.span.line, by_conda=item.is_text)
 
 

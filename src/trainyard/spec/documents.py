@@ -166,6 +166,11 @@ class Node:
         found = self.get(key)
         return found.entries if found is not None else _NO_ENTRIES
 
+    def items_of(self, *keys: str) -> list[Node]:
+        """The items of the list at a path of keys; none if there is no list."""
+        found = self.find(*keys)
+        return found.items if found is not None else _NO_ITEMS
+
     def key_span(self, key: str) -> Span:
         """Where a key of this mapping is."""
         return self.entries[key].key.span

@@ -97,13 +97,13 @@ def _parallel(node: Node, task: Node, own: Node) -> Parallel:
     def failures(key: str) -> int:
         return _number(holder(key), key, default=_ANY_NUMBER_OF_FAILURES)
 
-    append_to, keys = task.find_text("append_row_to"), holder("partition_keys").get("partition_keys")
+    append_to, keys = task.find_text("append_row_to"), holder("partition_keys").items_of("partition_keys")
     retries = holder("retry_settings")
     return Parallel(
         entry_script=task.text_of("entry_script"),
         input_data=setting("input_data") or Value("", node.span),
         mini_batch_size=setting("mini_batch_size"),
-        partition_keys=tuple(item.text for item in keys.items) if keys is not None else (),
+        partition_keys=tuple(key.text for key in keys),
         append_row_to=append_to.value if append_to is not None else None,
         error_threshold=failures("error_threshold"),
         mini_batch_error_threshold=failures("mini_batch_error_threshold"),
@@ -116,7 +116,7 @@ def _parallel(node: Node, task: Node, own: Node) -> Parallel:
 def _spark(node: Node, own: Node) -> Spark | None:
     entry = node.find_text("entry", "file")
     conf = {key: each.value.text for key, each in (node.entries_of("conf") | own.entries_of("conf")).items()}
-    files = {key: _texts(node, key) for key in ("py_files", "files", "jars", "archives")}
+    files = {key: tuple(item.text for item in node.items_of(key)) for key in ("py_files", "files", "jars", "archives")}
     return Spark(entry.text, conf, **files) if entry is not None else None
 
 
@@ -133,11 +133,6 @@ def _folder(node: Node, reading: Reading) -> Path | None:
     code = node.find_text("code")
     path = reading.path(code.text) if code is not None and not is_remote(code.text) else None
     return Path(os.path.abspath(path)) if path is not None and os.path.exists(path) else None
-
-
-def _texts(node: Node, key: str) -> tuple[str, ...]:
-    listed = node.get(key)
-    return tuple(item.text for item in listed.items) if listed is not None else ()
 
 
 def _optional_number(node: Node, *keys: str) -> int | None:

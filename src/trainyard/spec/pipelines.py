@@ -422,8 +422,7 @@ def _drawn(space: Node) -> list[Value]:
     """The values that a search space certainly draws: a choice's, and the ends of a uniform distribution."""
     kind = space.text_of("type").lower()
     if kind == "choice":
-        values = space.get("values")
-        return [item.value for item in values.items] if values is not None else []
+        return [item.value for item in space.items_of("values")]
     if kind not in ("uniform", "quniform"):
         return []
     ends = (space.get("min_value"), space.get("max_value"))

@@ -61,7 +61,7 @@ def _is_of_file(key: str, root: Node, known: set[str]) -> bool:
     job = root
     if steps[:1] == ["jobs"] and len(steps) > 2:
         _, name, *steps = steps
-        jobs = root.entries["jobs"].value.entries if "jobs" in root.entries else {}
+        jobs = root.entries_of("jobs")
         if name not in jobs and jobs and steps[0] != "inputs":
             raise UsageError(f"--set {key}: unknown job '{name}'. {did_you_mean(name, jobs)}")
         if name not in jobs:

@@ -104,9 +104,9 @@ def _is_relative(word: Word) -> bool:
 @check("command")
 def _includes_clash(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
     """Additional includes that are named like what the code has, or that overwrite files of each other."""
-    listed, code = command.node.get("additional_includes"), command.component.code
+    code = command.component.code
     first: dict[str, tuple[Node, Path]] = {}
-    for item in listed.items if listed is not None else ():
+    for item in command.node.items_of("additional_includes"):
         if not item.is_text:
             continue  # of a Git repository or an artifact, which are not on this machine
         path = Path(os.path.realpath(command.reading.path(item.text)))

@@ -106,9 +106,8 @@ def _pins_conflict(file: LintedFile, context: LintContext) -> Iterator[Diagnosti
 
 def _not_a_list(conda: Node) -> Iterator[Diagnostic]:
     """Packages that are not a list: conda reads none of them."""
-    listed = conda.get("dependencies")
-    pips = [("pip", item.find_text("pip")) for item in listed.items] if listed is not None else []
-    for name, node in (("dependencies", listed), *pips):
+    pips = [("pip", item.find_text("pip")) for item in conda.items_of("dependencies")]
+    for name, node in (("dependencies", conda.get("dependencies")), *pips):
         if node is not None and (node.is_mapping or (node.is_text and node.text)):
             message = f"'{name}' is a list, not {describe(node.data)}"
             yield WRONG_TYPE.at(node.span, message, "Write each on a line of its own, after a hyphen.")
@@ -129,8 +128,7 @@ def _misspelt_keys(conda: Node) -> Iterator[Diagnostic]:
 
 def _misspelt_installer(conda: Node) -> Iterator[Diagnostic]:
     """`- pips:` among the dependencies, which conda does not know."""
-    dependencies = conda.get("dependencies")
-    for item in dependencies.items if dependencies is not None else ():
+    for item in conda.items_of("dependencies"):
         for name, entry in item.entries.items():
             if name != "pip" and (name.lower() == "pip" or one_slip_from(name.lower(), frozenset({"pip"}))):
                 message = f"conda has no installer '{shorten(name)}'"
@@ -255,8 +253,7 @@ CONDA_CHANNELS = Rule("AML417", "conda-channels", "warning").explained(
 @check("file")
 def _conda_channels(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
     for conda in _conda_files(file, context):
-        listed = conda.get("channels")
-        channels = {item.text: item for item in listed.items if item.is_text} if listed is not None else {}
+        channels = {item.text: item for item in conda.items_of("channels") if item.is_text}
         packages = {package.name: package for package in packages_of(conda) if not package.with_pip}
         for name, node in channels.items():
             meant = one_slip_from(name, _CHANNELS) if len(name) > _SHORT and name not in _CHANNELS else None
@@ -320,17 +317,15 @@ def conda_of(environment: Node | None, file: Path, store: DocumentStore) -> Node
 
 def packages_of(conda: Node) -> Iterator[CondaPackage]:
     """The packages of a conda file, with those of its `pip:`."""
-    dependencies = conda.get("dependencies")
-    for item in dependencies.items if dependencies is not None else ():
+    for item in conda.items_of("dependencies"):
         if item.is_text:
             match = _CONDA.match(item.text)
             yield CondaPackage(match[2] if match else None, item, False, (match[1] or "") if match else "")
-        elif (pip := item.get("pip")) is not None:
-            for each in pip.items:
-                if each.is_text and not _PIP_OPTION.match(each.text):
-                    match = _PIP.match(each.text)
-                    # What an extra brings is not known.
-                    yield CondaPackage(match[1] if match and not match[2] else None, each, True)
+        for each in item.items_of("pip"):
+            if each.is_text and not _PIP_OPTION.match(each.text):
+                match = _PIP.match(each.text)
+                # What an extra brings is not known.
+                yield CondaPackage(match[1] if match and not match[2] else None, each, True)
 
 
 def environments_in(file: LintedFile) -> Iterator[Node]:

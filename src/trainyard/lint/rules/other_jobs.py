@@ -162,12 +162,11 @@ def _outputs(job: Node) -> Iterator[Diagnostic]:
 
 
 def _algorithms(job: Node) -> Iterator[Diagnostic]:
-    allowed, blocked = (job.find("training", f"{which}_training_algorithms") for which in ("allowed", "blocked"))
-    names = {item.text.lower(): item for item in allowed.items} if allowed is not None else {}
-    for item in blocked.items if blocked is not None else ():
-        if item.text.lower() in names:
+    allowed = {item.text.lower(): item for item in job.items_of("training", "allowed_training_algorithms")}
+    for item in job.items_of("training", "blocked_training_algorithms"):
+        if item.text.lower() in allowed:
             message = f"'{item.text}' is both allowed and blocked"
-            related = [Related(names[item.text.lower()].span, "it is allowed here")]
+            related = [Related(allowed[item.text.lower()].span, "it is allowed here")]
             yield AUTOML_CONTRADICTION.at(item.span, message, "Remove it from one of the two lists.", related)
 
 

@@ -47,8 +47,9 @@ create_job: {type: pipeline, job: azureml:forecast}
 @check("file")
 def _schedule_trigger(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
     """The triggers of a schedule, and those that start and stop a compute instance."""
-    listed = file.root.find("schedules", "compute_start_stop") if file.kind == "compute" else None
-    holders = [file.root] if file.kind == "schedule" else listed.items if listed is not None else []
+    holders = [file.root] if file.kind == "schedule" else []
+    if file.kind == "compute":
+        holders = file.root.items_of("schedules", "compute_start_stop")
     for trigger in filter(None, (holder.get("trigger") for holder in holders)):
         yield from _trigger(trigger, file)
 

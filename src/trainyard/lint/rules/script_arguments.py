@@ -254,8 +254,7 @@ def _values_of_searches(command: ParsedCommand, context: LintContext) -> Iterato
         for called, flags in calls_with_flags(command, context):
             for flag, word in _passed(called, flags):
                 name = name_bound(word.text, "search_space") or ""
-                values = space[name].get("values") if name in space else None
-                for item in values.items if values is not None else ():
+                for item in space[name].items_of("values") if name in space else ():
                     yield from _judged(item.value, flag, None)
                 kind = drawn.pop(name or name_bound(word.text, "inputs") or "", None) if flag.number == "int" else None
                 if kind is not None:

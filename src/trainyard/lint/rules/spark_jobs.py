@@ -245,7 +245,7 @@ def _files_of_spark(file: LintedFile, context: LintContext) -> Iterator[Diagnost
     for step in script_steps(file.document):
         code = step.code if step.is_spark else None
         names = [] if code is None else list(python_files(code))
-        for item in (item for key in _FILE_KEYS if (listed := step.node.get(key)) is not None for item in listed.items):
+        for item in (item for key in _FILE_KEYS for item in step.node.items_of(key)):
             if code is None or not names or not item.is_text or not _PLAIN_PATH.fullmatch(item.text):
                 continue
             siblings = names_in(code)

@@ -82,8 +82,8 @@ def draws_fractions(drawn: Node) -> bool:
 
 def _tried_twice(name: str, drawn: Node) -> Iterator[Diagnostic]:
     """A value that stands among the choices twice."""
-    values, seen = drawn.get("values"), dict[str, Node]()
-    for item in values.items if values is not None else ():
+    seen: dict[str, Node] = {}
+    for item in drawn.items_of("values"):
         earlier = seen.setdefault(f"{type(item.data).__name__} {item.text}", item)
         if earlier is not item and item.text:
             message = f"'{name}' has the choice {item.text} twice"

@@ -111,8 +111,7 @@ def _missing(path: Node, folder: Path) -> Iterator[Diagnostic]:
 
 
 def _transformations(root: Node) -> Iterator[Diagnostic]:
-    listed = root.get("transformations")
-    for item in listed.items if listed is not None else ():
+    for item in root.items_of("transformations"):
         named = [(item.text, item)] if item.is_text else [(name, entry.key) for name, entry in item.entries.items()]
         for name, place in named:
             message = f"an MLTable has no transformation '{shorten(name)}'"
