@@ -113,8 +113,7 @@ def input_folder(*, optional: bool = False, type: str = "uri_folder") -> Any:
 
 def input_file(*, optional: bool = False) -> Any:
     """Declare a single file that the step reads."""
-    default = None if optional else dataclasses.MISSING
-    return dataclasses.field(default=default, metadata={"kind": "input", "type": "uri_file", "on_resume": "attempt"})
+    return input_folder(optional=optional, type="uri_file")
 
 
 def output_folder(*, mode: str = "rw_mount", type: str = "uri_folder") -> Any:

@@ -47,7 +47,7 @@ class Evaluate:
     precision: str = parameter("fp32", choices=("fp32", "bf16", "fp16"))
     """The floating-point type of the forward pass."""
 
-    minimum_accuracy: float = parameter(0.0, minimum=0.0, maximum=1.0, on_resume="nothing")
+    minimum_accuracy: float = parameter(0.0, minimum=0.0, maximum=1.0, port=True, on_resume="nothing")
     """The step fails if the accuracy is below this, after writing its results."""
 
     maximum_perplexity: float | None = parameter(None, minimum=1.0)
@@ -63,7 +63,7 @@ class Evaluate:
     """The temperature that the sample is drawn at; 0 always takes the likeliest token."""
 
     verify_data: str = parameter("auto", choices=("auto", "sizes", "digests"))
-    """What to check of the split's files first: their sizes, or also every byte by its digest; `auto` checks digests if
+    """What to check of the files that are read: their sizes, or also every byte by its digest; `auto` checks digests if
     that takes less than a second per GB, or less than a second in all."""
 
     process_group_timeout_seconds: int = same_field(CheckCluster, "process_group_timeout_seconds")
@@ -74,8 +74,7 @@ class ExportModel:
     """Write a trained model as others load it: for MLflow, as safetensors with its configuration, and as ONNX. Each is
     loaded again and compared with the model on a batch of the dataset."""
 
-    data: Path = input_folder()
-    """The dataset that a prepare step wrote. The batch to compare on comes from it."""
+    data: Path = same_field(Training, "data")
 
     model: Path = same_field(Evaluate, "model")
 
@@ -125,8 +124,5 @@ class ComputeReference:
     """Compute logits for this many tokens at a time, so that those of a micro-batch never exist as a whole; 0: all at
     once."""
 
-    verify_data: str = parameter("auto", choices=("auto", "sizes", "digests"))
-    """What to check of the dataset's files first: their sizes, or also every byte by its digest; `auto` checks digests
-    if that takes less than a second per GB, or less than a second in all."""
-
+    verify_data: str = same_field(Evaluate, "verify_data")
     process_group_timeout_seconds: int = same_field(Evaluate, "process_group_timeout_seconds")

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainyard.settings.step_fields import output_folder, parameter, same_field
+from trainyard.settings.steps.models import Evaluate
 from trainyard.settings.steps.tasks import ImageClassificationSettings
 from trainyard.settings.steps.training import Training
 
@@ -94,5 +95,4 @@ class TrainTensorFlow:
     evaluate_split: str = parameter("test", on_resume="nothing")
     """Which split of the dataset to evaluate the trained model on."""
 
-    minimum_accuracy: float = parameter(0.0, minimum=0.0, maximum=1.0, port=True, on_resume="nothing")
-    """The step fails if the accuracy is below this, after writing its results."""
+    minimum_accuracy: float = same_field(Evaluate, "minimum_accuracy")
