@@ -129,7 +129,7 @@ _Names = dict[str, tuple[str, bool]]
 
 def _names_after(steps: tuple[str, ...], cursor: Cursor, parsed: Parsed) -> _Names:
     """Return the names that may follow those of a path."""
-    key = _last_key(cursor.path)
+    key = cursor.key
     if key in ("command", "args", "program_arguments", "append_row_to", "input_data"):
         return _names_of_own_ports(cursor).get(steps, {})
     pipeline = next((each for each in parsed.pipelines if _is_around(each, cursor)), None)
@@ -151,10 +151,6 @@ def _names_after(steps: tuple[str, ...], cursor: Cursor, parsed: Parsed) -> _Nam
         names["parent", "jobs", name, "outputs"] = _names_of(job.declared_outputs)
         names["parent", "jobs", name, "inputs"] = _names_of(job.declared_inputs)
     return names.get(steps, {})
-
-
-def _last_key(path: KeyPath) -> str:
-    return next((step for step in reversed(path) if isinstance(step, str)), "")
 
 
 def _names_of(ports: Mapping[str, Port] | None) -> _Names:
@@ -203,7 +199,7 @@ class _Proposals:
         elif self.cursor.is_key:
             yield from self._ports(path[:-1], self.cursor.holders[-1])
         else:
-            yield from self._values(kind, _last_key(path), path)
+            yield from self._values(kind, self.cursor.key, path)
             # A value on a line of its own may become a mapping.
             start, text = self.cursor.node.offsets[0], self.cursor.document.text
             if not text[text.rfind("\n", 0, start) + 1 : start].strip(" -"):

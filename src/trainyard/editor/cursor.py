@@ -21,6 +21,11 @@ class Cursor:
     is_key: bool
     holders: tuple[Node, ...]
 
+    @property
+    def key(self) -> str:
+        """The last key of the path; empty if there is none."""
+        return next((step for step in reversed(self.path) if isinstance(step, str)), "")
+
     def binding_at(self, line: int, column: int) -> tuple[Binding, Span] | None:
         """Return the binding at a place in this string, and where it is written."""
         if self.is_key or not self.node.is_text:

@@ -63,8 +63,7 @@ def _of_cursor(
     workspace: EditorWorkspace, cursor: Cursor, symbols: Symbols, parsed: Parsed, line: int, column: int
 ) -> tuple[list[str], Span | None]:
     file = cursor.document.file
-    key = next((step for step in reversed(cursor.path) if isinstance(step, str)), "")
-    if not cursor.is_key and key in SIZE_KEYS and cursor.node.is_text:
+    if not cursor.is_key and cursor.key in SIZE_KEYS and cursor.node.is_text:
         sku = sku_named(cursor.node.text)
         if sku is not None:
             return [sku_text(sku)], cursor.node.span

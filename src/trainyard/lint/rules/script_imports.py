@@ -54,10 +54,9 @@ print("losses")
 
 @check("command")
 def _module_outside_code(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
-    for called in _decidable_calls(command, context):
-        assert called.file is not None
-        syntax = parse(called.file)
-        for each in imports_at_once(syntax, called.file) if syntax is not None else ():
+    for called, file in _decidable_calls(command, context):
+        syntax = parse(file)
+        for each in imports_at_once(syntax, file) if syntax is not None else ():
             module = each.path.split(".")[0]
             if _is_code_folder(each.path, called):
                 message = f"{called.name} imports '{each.path}', but the content of '{module}' is uploaded without it"
@@ -104,11 +103,10 @@ def _module_not_installed(command: ParsedCommand, context: LintContext) -> Itera
     modules = modules_of(filter(None, names)) if names and None not in names else None
     if conda is None or modules is None:
         return
-    for called in _decidable_calls(command, context):
-        assert called.file is not None
+    for called, file in _decidable_calls(command, context):
         folders = _folders(called)
         missing: dict[str, Import] = {}
-        for each in all_imports(called.file, folders):
+        for each in all_imports(file, folders):
             module = known_module(each.path)
             top = each.path.split(".")[0]
             in_code = any(os.path.isdir(folder / top) or os.path.isfile(folder / f"{top}.py") for folder in folders)
@@ -139,14 +137,14 @@ def _conda_of(command: ParsedCommand, context: LintContext) -> Node | None:
     return conda_of(defined[0], defined[0].span.file, store) if len(defined) == 1 else None
 
 
-def _decidable_calls(command: ParsedCommand, context: LintContext) -> Iterator[CalledScript]:
-    """The calls of scripts that find modules in their code and their environment alone."""
+def _decidable_calls(command: ParsedCommand, context: LintContext) -> Iterator[tuple[CalledScript, Path]]:
+    """The calls, with their files, of scripts that find modules in their code and their environment alone."""
     document = command.reading.document.text
     if _FINDS_MODULES.search(without_archive(command.text)) or "PYTHONPATH" in without_archive(document):
         return
     for called in context.calls_of(command):
         if called.file is not None and not mentions(called.file, _FINDS_MODULES):
-            yield called
+            yield called, called.file
 
 
 def _imported_here(each: Import) -> Related:

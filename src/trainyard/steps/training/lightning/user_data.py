@@ -30,9 +30,10 @@ from trainyard.steps.data.dataset.manifest import Manifest, Split
 from trainyard.steps.data.dataset.reader import SplitReader
 from trainyard.steps.data.mixture import Mixture
 from trainyard.steps.data.sample_order import Ids, SampleOrder
-from trainyard.steps.runtime.errors import SetupError, StepError
-from trainyard.steps.runtime.imports import arguments_from_json, call_named, import_named
+from trainyard.steps.runtime.errors import StepError
+from trainyard.steps.runtime.imports import arguments_from_json, call_named
 from trainyard.steps.runtime.world import World
+from trainyard.steps.training.lightning.user_module import lightning_class
 from trainyard.steps.training.samples.batches import Batches, MicroBatch, Tensors, draws_of_samples
 from trainyard.steps.training.samples.plan import Step, TrainingPlan
 from trainyard.steps.training.samples.training_data import TrainingData
@@ -233,12 +234,7 @@ def choose_data(path: str, settings: TrainLightning) -> UserData:
     SetupError if it cannot be found or lacks a method that it needs, and StepError for settings without effect on it.
     """
     arguments = arguments_from_json("--data-module-arguments", settings.data_module_arguments)
-    found = import_named("--data-module", path, "Class")
-    class_name = path.partition(":")[2]
-    if not (isinstance(found, type) and issubclass(found, LightningDataModule)):
-        raise SetupError(f"--data-module {path}: {class_name} is not a lightning.pytorch.LightningDataModule")
-    if not is_overridden("train_dataloader", found, parent=LightningDataModule):
-        raise SetupError(f"--data-module {path}: {class_name} lacks train_dataloader, which Lightning needs")
+    found = lightning_class("--data-module", path, LightningDataModule, ("train_dataloader",))
     for name in IGNORED_WITH_DATA_MODULE:
         if getattr(settings, name) != getattr(TrainLightning, name):
             raise StepError(
@@ -247,7 +243,7 @@ def choose_data(path: str, settings: TrainLightning) -> UserData:
     if _FOLDER_ARGUMENT in inspect.signature(found).parameters:
         arguments = {_FOLDER_ARGUMENT: str(settings.data), **arguments}
     # Under its own name, by which Lightning's checkpoints know it.
-    planned: type[PlannedLoaders] = type(class_name, (PlannedLoaders, found), {"__module__": found.__module__})
+    planned: type[PlannedLoaders] = type(found.__name__, (PlannedLoaders, found), {"__module__": found.__module__})
     module = call_named("--data-module", path, planned, arguments)
     names = ("train", SPLIT) if is_overridden("val_dataloader", found, parent=LightningDataModule) else ("train",)
     manifest = Manifest(_CONTENT, {}, {name: Split(0, ()) for name in names}, folder=settings.data)

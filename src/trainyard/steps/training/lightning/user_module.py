@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any
@@ -139,11 +139,16 @@ def _optimizers(found: Any) -> Iterator[torch.optim.Optimizer]:
 
 
 def _module_class(path: str) -> Any:
-    found = import_named("--module", path, "Class")
+    return lightning_class("--module", path, LightningModule, _NEEDED)
+
+
+def lightning_class(flag: str, path: str, kind: type, needed: Sequence[str]) -> Any:
+    """Return a user's class of a kind of Lightning's. SetupError if it cannot be found, or lacks a method."""
+    found = import_named(flag, path, "Class")
     class_name = path.partition(":")[2]
-    if not (isinstance(found, type) and issubclass(found, LightningModule)):
-        raise SetupError(f"--module {path}: {class_name} is not a lightning.pytorch.LightningModule")
-    lacking = [name for name in _NEEDED if not is_overridden(name, found, parent=LightningModule)]
+    if not (isinstance(found, type) and issubclass(found, kind)):
+        raise SetupError(f"{flag} {path}: {class_name} is not a lightning.pytorch.{kind.__name__}")
+    lacking = [name for name in needed if not is_overridden(name, found, parent=kind)]
     if lacking:
-        raise SetupError(f"--module {path}: {class_name} lacks {' and '.join(lacking)}, which Lightning needs")
+        raise SetupError(f"{flag} {path}: {class_name} lacks {' and '.join(lacking)}, which Lightning needs")
     return found
