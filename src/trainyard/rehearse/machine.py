@@ -8,14 +8,13 @@ import fcntl
 import hashlib
 import os
 import re
-import stat
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from trainyard.rehearse.errors import RunError, writing
-from trainyard.settings.files import open_lock_file
+from trainyard.settings.files import is_private_folder, open_lock_file
 
 VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 
@@ -111,7 +110,7 @@ def seen_at(place: Path, run_folder: Path) -> Iterator[None]:
 
 def _folder_of_user(name: str) -> Path:
     session = os.environ.get("XDG_RUNTIME_DIR", "")
-    if session and not _NEEDS_QUOTES.search(session) and _is_private(Path(session)):
+    if session and not _NEEDS_QUOTES.search(session) and is_private_folder(Path(session)):
         return Path(session, name)
     temporary = tempfile.gettempdir()
     return Path("/tmp" if _NEEDS_QUOTES.search(temporary) else temporary, f"{name}-{os.getuid()}")
@@ -122,22 +121,12 @@ def _private_folder(name: str, purpose: str) -> Path:
     folder = _folder_of_user(name)
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o700)
-    if not _is_private(folder):
+    if not is_private_folder(folder):
         raise RunError(
             f"{folder}: expected a folder that only you can write to, for {purpose}; remove it, or set "
             "XDG_RUNTIME_DIR to a folder of your own"
         )
     return folder
-
-
-def _is_private(folder: Path) -> bool:
-    """Return whether this is a folder, no link, of this user, which nobody else can write to."""
-    try:
-        status = folder.lstat()
-    except OSError:
-        return False
-    others = stat.S_IWGRP | stat.S_IWOTH
-    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & others
 
 
 def is_free(port: int) -> bool:

@@ -100,6 +100,16 @@ def is_file_within(file: Path, folder: Path) -> bool:
     return file.is_file() and file.resolve().is_relative_to(folder.resolve())
 
 
+def is_private_folder(folder: Path) -> bool:
+    """Return whether this is a folder, no link, of this user, which nobody else can write to."""
+    try:
+        status = folder.lstat()
+    except OSError:
+        return False
+    others = stat.S_IWGRP | stat.S_IWOTH
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & others
+
+
 def open_lock_file(file: Path) -> TextIO:
     """Return a file to lock, made for its owner only if there is none. It is never emptied; OSError for a link."""
     descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)

@@ -30,6 +30,35 @@ def test_a_rank_that_is_killed_before_it_joined_is_named_long_before_the_timeout
     assert "ended before joining the others; the log of that process says why" in ranks.outputs[1 - killed]
 
 
+@pytest.mark.parametrize("killed", [0, 1])
+def test_a_forked_rank_that_ended_before_the_other_looked_is_named_too(killed: int, tmp_path: Path) -> None:
+    ended = run_forked(tmp_path, killed)
+    assert ended.returncode == 1, ended.stdout
+    assert f"joining: error: rank {killed} of 2 on " in ended.stdout
+    assert "ended before joining the others" in ended.stdout
+
+
+def test_what_an_earlier_attempt_left_ends_nobody(tmp_path: Path) -> None:
+    ended = run_forked(tmp_path, 1, 6)
+    assert ended.returncode == 0, ended.stdout
+    assert "joined: [0, 1]" in ended.stdout
+    (files,) = tmp_path.glob("trainyard-joining-*")
+    assert not list(files.glob("*_0")), "a rank that has joined leaves nothing"
+
+
+def run_forked(folder: Path, killed: int, *seconds_until_again: int) -> subprocess.CompletedProcess[str]:
+    """Run two forked ranks, of which one is killed before the other begins."""
+    arguments = [killed, free_port(), 10 * LIMIT_SECONDS, *seconds_until_again]
+    return subprocess.run(
+        [sys.executable, "-m", "forked_joining", *map(str, arguments)],
+        env=clean_environment({"TMPDIR": str(folder)}),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=LIMIT_SECONDS,
+    )
+
+
 def test_a_rank_that_never_comes_is_named() -> None:
     ranks = start_ranks("joining", ["--timeout-seconds", 2], world_size=2, delayed_rank=1)
     ranks.signal(1, signal.SIGSTOP)

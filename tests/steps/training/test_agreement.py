@@ -85,7 +85,7 @@ def test_long_steps_are_agreed_on_at_once(world: World) -> None:
 def test_a_loss_that_is_not_finite_stays_so_in_the_agreement(world: World) -> None:
     agreement = Agreement(world)
     step = taken(1, loss=float("nan"))
-    agreement.next_step(TakenStep(**{**vars(step), "gradient_norm": torch.tensor(float("inf"))}), stop=False)
+    agreement.next_step(step._replace(gradient_norm=torch.tensor(float("inf"))), stop=False)
     (agreed,) = agreement.all_steps(stop=False)
     assert not agreed.is_finite
     assert agreed.loss != agreed.loss

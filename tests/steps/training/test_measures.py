@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -72,11 +71,11 @@ def test_memory_and_waits_are_those_of_the_rank_that_has_most() -> None:
     measures = StepMeasures(Work(), lambda: 0.0, lambda: 0.0)
     for number, waits, peaks in ((1, [0.0, 1.0], [5e9, 6e9]), (2, [0.5, 2.0], [5e9, 6e9])):
         step = agreed(number, 1.0, [0.1, 0.1])
-        measures.add(replace(step, rank_data_wait_seconds=waits, rank_peak_bytes=peaks))
+        measures.add(step._replace(rank_data_wait_seconds=waits, rank_peak_bytes=peaks))
     window = measures.window()
     assert (window["longest_data_wait_seconds"], window["longest_data_wait_rank"]) == (1.0, 1)
     assert (window["peak_memory_bytes"], window["peak_memory_rank"]) == (6e9, 1)
-    later = replace(agreed(3, 1.0, [0.1, 0.1]), rank_data_wait_seconds=[3.5, 2.0], rank_peak_bytes=[7e9, 6e9])
+    later = agreed(3, 1.0, [0.1, 0.1])._replace(rank_data_wait_seconds=[3.5, 2.0], rank_peak_bytes=[7e9, 6e9])
     measures.add(later)
     window = measures.window()
     assert (window["longest_data_wait_seconds"], window["longest_data_wait_rank"]) == (3.0, 0), "since the last line"
@@ -88,7 +87,7 @@ def test_padding_and_other_documents_are_no_work() -> None:
     measures = StepMeasures(Work(100, flops, 1e9, tokens_vary=True), lambda: 0.0, lambda: 0.0)
     for number in (1, 2):
         step = agreed(number, 2.0, [0.1, 0.1])
-        measures.add(replace(step, counts=TokenCounts(tokens=1500, predicted=400, attended=60_000)))
+        measures.add(step._replace(counts=TokenCounts(tokens=1500, predicted=400, attended=60_000)))
     window = measures.window()
     assert window["tokens_per_second"] == 750
     assert window["supervised_tokens_per_second"] == 200

@@ -64,13 +64,14 @@ def run_task_step(
 
     A training that asks for restarts runs in a process of its own, which this one watches.
     """
+    siblings = watch_siblings()  # before the task's module is imported, which may import torch
     given = parse_task_flags(config_class, program, arguments)
     config = given.step
     if isinstance(config, Training) and config.restarts > 0 and not is_worker():
+        siblings.close()
         return _run(program, lambda: _run_watched(config, own_command(program, arguments)))
     if is_worker():
         end_with_watcher()
-    watch_siblings()
     return _run(program, lambda: body(given))
 
 

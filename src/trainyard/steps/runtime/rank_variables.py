@@ -7,15 +7,19 @@ Azure ML with `distribution: type: pytorch`, torchrun, and most other launchers 
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
+import tempfile
 import threading
 import time
 from collections.abc import Collection, Iterator, Mapping, MutableMapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TextIO
 
+from trainyard.settings.files import is_private_folder, open_lock_file
 from trainyard.settings.quantities import first_names
 from trainyard.steps.runtime.errors import SetupError
 
@@ -29,6 +33,9 @@ _GONE_SECONDS = 3.0
 _NAMED_RANKS = 8
 _SAME_JOB = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE")
 _PROCESSES = Path("/proc")
+_FILES = Path(tempfile.gettempdir(), f"trainyard-joining-{os.getuid()}")
+_OTHERS_BEGIN_WITHIN_SECONDS = 10.0
+"""The same process may start ranks at the same port again."""
 
 
 @dataclass(frozen=True)
@@ -245,8 +252,9 @@ class SiblingWatch:
     """Watches in a thread, until closed, which ranks have processes on this node: one that ends before it joins the
     others could be reported by no process group.
 
-    The kernel shows each process's environment to its user. Without /proc no ranks are seen. Only the standard library
-    is used: watching begins before torch is imported, which takes seconds.
+    The kernel shows each process's environment to its user, but not what a forked one has set in it, and a rank may end
+    before another looks. So each also locks a file, which it removes once it has joined: one that nobody locks is of a
+    rank that ended. Only the standard library is used: watching begins before torch is imported, which takes seconds.
     """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
@@ -256,10 +264,14 @@ class SiblingWatch:
         """When each rank was last seen."""
         self._last_look = time.monotonic()
         self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="siblings", daemon=True)
-        if len(self._job) == len(_SAME_JOB):
+        self._began = time.time()
+        self._files = re.sub(r"\W", "_", f"{os.getppid()} {self._job} {attempt_of_ranks()} ")
+        self._own_file: TextIO | None = None
+        if len(self._job) == len(_SAME_JOB) and (self._own_rank or "").isdigit():
+            with suppress(OSError):  # no place for files: then only /proc shows who is here
+                self._lock_own_file()
             self._look()
-            self._thread.start()
+            threading.Thread(target=self._run, name="siblings", daemon=True).start()
 
     def gone(self) -> list[int]:
         """Return the ranks that ran on this node and do so no longer."""
@@ -267,8 +279,17 @@ class SiblingWatch:
         return sorted(rank for rank, moment in seen.items() if last_look - moment >= _GONE_SECONDS)
 
     def close(self) -> None:
-        """Stop watching."""
+        """Stop watching: this rank has joined the others."""
         self._closed.set()
+        if self._own_file is not None:
+            (_FILES / f"{self._files}{self._own_rank}").unlink(missing_ok=True)
+
+    def _lock_own_file(self) -> None:
+        _FILES.mkdir(mode=0o700, exist_ok=True)
+        if is_private_folder(_FILES):
+            self._own_file = open_lock_file(_FILES / f"{self._files}{self._own_rank}")
+            fcntl.flock(self._own_file, fcntl.LOCK_EX)
+            os.utime(self._own_file.fileno())
 
     def _run(self) -> None:
         while not self._closed.wait(_LOOK_EVERY_SECONDS):
@@ -279,6 +300,17 @@ class SiblingWatch:
         for rank in _ranks_running(self._job):
             if str(rank) != self._own_rank:
                 self._seen[rank] = now
+        for file in _FILES.glob(f"{self._files}*") if self._own_file else ():
+            rank = int(file.name.removeprefix(self._files))
+            try:
+                is_of_this_attempt = file.stat().st_mtime > self._began - _OTHERS_BEGIN_WITHIN_SECONDS
+                with file.open() as opened:
+                    fcntl.flock(opened, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except OSError:  # locked, or removed meanwhile
+                self._seen.pop(rank, None)
+            else:
+                if is_of_this_attempt:
+                    self._seen.setdefault(rank, now)
         self._last_look = now
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -57,8 +57,7 @@ def _copy_stream(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)
 
 
-@dataclass(frozen=True)
-class TakenStep:
+class TakenStep(NamedTuple):
     """A step as one rank took it. Tensors are on the device, and nobody has waited for them."""
 
     step: Step
@@ -153,8 +152,7 @@ class Agreement:
         return agreed
 
 
-@dataclass(frozen=True)
-class StepMarks:
+class StepMarks(NamedTuple):
     """The moments of one step."""
 
     begun: Mark

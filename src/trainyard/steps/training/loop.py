@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
 
@@ -160,7 +160,7 @@ def close_step(
         run.progress = run.validation.judged(run.progress, validation)
         if run.validation.ends(run.progress):
             step = step._replace(is_last=True)
-            agreed = replace(agreed, step=step)
+            agreed = agreed._replace(step=step)
     # The next attempt makes up for a validation that did not happen, in this step's line.
     always = stopping and run.validation.is_due(step)
     run.observer.record(agreed, validation, failed_saves=run.checkpoints.failed_saves, always=always)

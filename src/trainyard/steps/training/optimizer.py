@@ -94,8 +94,8 @@ def gradient_seed(loss_sum: torch.Tensor, factor: float, loss_scale: LossScale) 
 
     Thus the gradient itself shows, on every rank that has a part of it, that its step must be skipped.
     """
-    zero = loss_sum.detach() * 0.0  # NaN where the loss is not finite
-    return zero.add_(loss_scale.value * factor if loss_scale.enabled else factor)
+    scaled = loss_scale.value * factor if loss_scale.enabled else factor
+    return torch.rsub(loss_sum.detach(), scaled, alpha=0.0)  # scaled - 0 * loss, in one operation
 
 
 def optimizer_step(

@@ -19,10 +19,9 @@ import time
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, NoReturn, TextIO
+from typing import Any, NamedTuple, NoReturn, TextIO
 
 import torch
 
@@ -44,8 +43,7 @@ FILE_PREFIX = "collectives_rank_"
 """For `torchfrtrace --prefix`, which compares the files of all ranks."""
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(NamedTuple):
     """How far a rank has come. All ranks take the same path, so the lowest (step, stage) is the latest rank."""
 
     step: int
@@ -147,8 +145,7 @@ class HangWatch:
                 faulthandler.dump_traceback_later(latest_seconds, file=self._log)
             if store is not None:
                 with suppress(RuntimeError):  # rank 0 is gone: the process group notices soon
-                    place = self._place
-                    store.set(str(self._rank), json.dumps([place.step, place.stage, place.doing]))
+                    store.set(str(self._rank), json.dumps(self._place))
             if waited_seconds >= self._limit_seconds and not has_dumped:
                 has_dumped = True
                 faulthandler.cancel_dump_traceback_later()

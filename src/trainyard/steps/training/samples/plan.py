@@ -153,8 +153,7 @@ def total_counts(counts: Iterable[TokenCounts]) -> TokenCounts:
     return TokenCounts(*map(sum, zip(NO_TOKENS, *counts, strict=True)))
 
 
-@dataclass(frozen=True)
-class AgreedStep:
+class AgreedStep(NamedTuple):
     """A step as all ranks know it; all but `seconds` is the same on every rank."""
 
     step: Step
