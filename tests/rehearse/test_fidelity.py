@@ -449,6 +449,18 @@ def test_a_default_that_the_client_takes_is_only_reported(project: Project, decl
     sent_by_the_client(project.folder / "job.yaml")
 
 
+def test_a_component_with_an_id_is_said_to_be_that_of_azure_ml(project: Project) -> None:
+    registered = "azureml:train:3"
+    project.write("component.yaml", json.dumps({"name": "c", "id": registered, **COMMAND_COMPONENT}))
+
+    run = project.run_pipeline({"job": {"type": "command", "component": "./component.yaml"}})
+
+    assert run.exit_code == 0, run.stderr
+    assert f"a job with this 'id' runs the component '{registered}' of Azure ML" in run.stderr
+    sent = sent_by_the_client(project.folder / "job.yaml").as_dict()["properties"]["jobs"]["job"]
+    assert sent["componentId"] == registered
+
+
 def test_dates_are_taken_where_the_client_takes_them(project: Project) -> None:
     component = "type: command\nname: c\nversion: 2026-01-31\nenvironment: azureml:any:1\ncommand: echo $DAY\n"
     project.write("component.yaml", component)

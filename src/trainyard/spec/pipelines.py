@@ -107,6 +107,12 @@ class ComponentCache:
 
 def read_any_component(node: Node, reading: Reading, cache: ComponentCache, *, name: str = "") -> AnyComponent:
     """A component of any type, of those not modelled the ports. `name`: as `read_component`."""
+    identity = node.find_text("id")
+    if identity is not None:
+        message = (
+            f"a job with this 'id' runs the component '{shorten(identity.text)}' of Azure ML, not what is written here"
+        )
+        reading.findings.add(identity.span, IGNORED_KEY, message, hint="Remove it.")
     kind = reading.findings.text(node, "type").lower() or ("pipeline" if node.get("jobs") is not None else "command")
     if kind == "command":
         return read_component(node, reading, name=name)

@@ -169,7 +169,7 @@ resources: {instance_count: ‹0⇒1›, shm_size: 16g}
 IGNORED_KEY = Rule("AML107", "ignored-key", "error", is_let_pass=True).explained(
     summary="Azure ML accepts this key and ignores it.",
     why="A component's `environment_variables` are dropped; `code`, `command` and `environment` beside a job's "
-    "`component` are ignored, and the component's own are used.",
+    "`component` are ignored, and the component's own are used. Of a component with an `id`, that of Azure ML is used.",
     example="""\
 @pipeline azureml:train:1
 ‹    ‸environment: azureml:torch:3
