@@ -66,6 +66,7 @@ def test_a_part_of_a_gpu_is_a_fraction() -> None:
         ("Standard_NC12s_v3", "Standard_NC48ads_A100_v4"),
         ("Standard_ND24rs", "Standard_NC96ads_A100_v4"),
         ("Standard_HC44rs", "Standard_HB120rs_v3"),
+        ("Standard_E4s_v3", "Standard_D8s_v5"),
     ],
 )
 def test_a_retired_size_has_a_successor_of_its_kind(retired: str, successor: str) -> None:
@@ -73,6 +74,7 @@ def test_a_retired_size_has_a_successor_of_its_kind(retired: str, successor: str
     assert not sku.is_current
     assert closest_current(sku)[0].name == successor
     assert all(other.is_current for other in closest_current(sku))
+    assert all(sku.gpu_count or other.rdma == sku.rdma for other in closest_current(sku))
 
 
 def test_retired_sizes_say_so() -> None:

@@ -88,7 +88,7 @@ def test_figures_are_the_catalogues_for_every_machine(pipeline_of, sku) -> None:
     assert train.gpus_used_per_node == min(8, sku.gpu_count)
     assert (train.on_demand, train.spot) == (price_of(sku, "on demand", 2), price_of(sku, "spot", 2))
     assert any("was retired" in finding for finding in train.findings) == sku.is_retired
-    assert any("about to be retired" in f for f in train.findings) == (not sku.is_retired and not sku.is_current)
+    assert any("is to be retired on" in f for f in train.findings) == (not sku.is_retired and not sku.is_current)
 
 
 def test_jobs_stand_in_the_order_in_which_they_can_run(pipeline_of, digits) -> None:

@@ -143,8 +143,8 @@ def closest_current(sku: Sku, most: int = 3) -> tuple[Sku, ...]:
     """Return the current sizes that can replace another, best first.
 
     What counts, in this order: that the same images run; as many GPUs; whole GPUs where it has whole ones; the same
-    family (what Azure made it for) and kind of network; no slower GPUs; enough memory of much the same size; as many
-    processors.
+    family (what Azure made it for) and kind of network, which one without GPUs keeps; no slower GPUs; enough memory of
+    much the same size; as many processors.
     """
 
     def distance(other: Sku) -> tuple[Any, ...]:
@@ -161,16 +161,16 @@ def closest_current(sku: Sku, most: int = 3) -> tuple[Sku, ...]:
             abs(other.vcpus - sku.vcpus),
         )
 
-    candidates = [other for other in all_skus() if other.is_current and other is not sku]
+    candidates = [other for other in all_skus() if other.is_current and (sku.gpu_count or other.rdma == sku.rdma)]
     return tuple(sorted(candidates, key=distance)[:most])
 
 
 def retirement_of(sku: Sku) -> str:
-    """Return what to know before using a size that is retired, or about to be; empty for a current one."""
+    """Return what to know before using a size that is retired, or is to be; empty for a current one."""
     if sku.is_current:
         return ""
     when = f" on {sku.retirement_date}" if sku.retirement_date else ""
-    what = f"was retired{when}" if sku.is_retired else f"is about to be retired{when} ({sku.status})"
+    what = f"{'was' if sku.is_retired else 'is to be'} retired{when}"
     return f"{sku.name} {what}; closest current sizes: {', '.join(other.name for other in closest_current(sku))}"
 
 

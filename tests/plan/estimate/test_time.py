@@ -98,8 +98,6 @@ def test_what_was_predicted_first_stays_as_it_was() -> None:
     )
     for row in rows:
         assert row["predicted_on"] >= "2026-11-25"
-        if row["round"] == "8":
-            continue  # its values are entered in the next commit
         assert bool(row["samples_per_second_per_gpu"]) == bool(row[_FIRST[0]])
         assert row["samples_per_second_per_gpu"] or row["memory_gb"]
 
@@ -119,15 +117,47 @@ def test_the_last_rounds_were_predicted_by_the_formulas_of_today() -> None:
     changed = [row.memory_error(first=True) != pytest.approx(row.memory_error(first=False), abs=1e-3) for row in last]
     assert (FIXED_MEMORY_ROUND <= OWN_ROUND) == (not any(changed))
     page = " ".join((DOCS / "estimates.md").read_text(encoding="utf-8").split())
-    assert ("no round has been predicted first by the formulas of today" in page) == (FIXED_ROUND > OWN_ROUND)
+    unseen = [row for row in rows if row.round >= FIXED_ROUND]
+    assert ("no round has been predicted first by the formulas of today" in page) == (not unseen)
+    assert ("## First predictions: round 8" in page) == bool(unseen)
+
+
+def test_the_page_leads_with_first_predictions_and_says_which_bars_they_miss() -> None:
+    """Of the rounds that the formulas of today had not seen. What they miss stays missed, until a later round is met.
+
+    Rows are as they were predicted, those too whose description turned out to be of another model.
+    """
+    page = (DOCS / "estimates.md").read_text(encoding="utf-8")
+    assert next(line for line in page.splitlines() if line.startswith("## ")) == "## First predictions: round 8"
+    rows = [row for row in held_out_trainings() if row.round >= FIXED_ROUND]
+    assert len({row.source for row in rows}) >= 15
+    earlier = {row.source for row in held_out_trainings() if row.round < FIXED_ROUND}
+    assert not {row.source for row in rows} & (earlier | {row.source for row in published_trainings()})
+    errors = [abs(row.time_error(first=True)) for row in rows if row.rate is not None]
+    memory = [abs(error) for row in rows if (error := row.memory_error(first=True)) is not None]
+    assert (len(errors), len(memory)) == (61, 30)
+    time_share, memory_share = (
+        statistics.fmean(each <= b for each in some) for some, b in ((errors, 0.25), (memory, 0.15))
+    )
+    text = " ".join(page.split())
+    assert f"**{statistics.median(errors):.1%} and {time_share:.0%}** within 25 %" in text
+    assert f"**{statistics.median(memory):.1%} and {memory_share:.0%}** within 15 %" in text
+    assert statistics.median(errors) > 0.15
+    assert time_share < 0.75
+    assert statistics.median(memory) > 0.1
+    assert memory_share < 0.7
+    assert "**They miss all bars but one.**" in text
+    for kind in KINDS:
+        some = [abs(row.time_error(first=True)) for row in rows if row.rate is not None and row.kind == kind]
+        assert len(some) < 15 or statistics.median(some) <= 0.25, kind
 
 
 def test_trainings_held_out_are_predicted() -> None:
     """The bars: half within 15 %, three quarters within 25 %, and no kind of 15 rows with a median above 25 %.
 
-    All rows meet the first two as they are predicted today, by formulas that have seen them. First predictions miss
-    both because of our own loop, and those of other people's rows the second by a hair. Small micro-batches miss the
-    last. The page says so.
+    All rows of rounds 1 to 7 meet the first two as they are predicted today, by formulas that have seen them; with
+    those of round 8, which they have not, the second is missed. First predictions of rounds 3 to 7 miss both because of
+    our own loop, and those of other people's rows the second by a hair. Small micro-batches miss the last.
     """
     page = " ".join((DOCS / "estimates.md").read_text(encoding="utf-8").split())
     timed = [row for row in held_out_trainings() if row.rate is not None]
@@ -135,18 +165,25 @@ def test_trainings_held_out_are_predicted() -> None:
     missed = [kind for kind, some in errors.items() if len(some) >= 15 and statistics.median(some) > 0.25]
     assert missed == ["small micro-batches"]
     assert "The bars do not hold of all kinds either: small micro-batches miss them" in page
-    unseen = [row for row in timed if row.round >= UNSEEN_ROUND]
+    unseen = [row for row in timed if OWN_ROUND >= row.round >= UNSEEN_ROUND]
     first = [abs(row.time_error(first=True)) for row in unseen]
     assert len(first) >= 90
     published = [abs(row.time_error(first=True)) for row in unseen if row.round != OWN_ROUND]
-    every = [error for each in errors.values() for error in each]
+    every = [abs(row.time_error(first=False)) for row in timed if row.round <= OWN_ROUND]
+    with_eighth = [error for each in errors.values() for error in each]
+    assert statistics.median(with_eighth) <= 0.15
+    assert 0.74 <= statistics.fmean(error <= 0.25 for error in with_eighth) < 0.75
     assert statistics.median(every) <= 0.12
     assert statistics.fmean(error <= 0.25 for error in every) >= 0.76
     assert statistics.median(published) <= 0.15
     assert 0.74 <= statistics.fmean(error <= 0.25 for error in published) < 0.75
     assert statistics.median(first) > 0.15
-    assert "predicted today have 11.8% and 76.3%, by formulas that have seen them" in page
-    assert "miss both, 17.2% and 68%: trainings that others published, rounds 3 to 6, with 14.1% and 74%" in page
+    assert (
+        "predicted today have 12.7% and 74.3%, and miss the second; rounds 1 to 7, which the formulas have seen" in page
+    )
+    assert "which the formulas have seen, 11.8% and 76.3%" in page
+    assert "First predictions of rounds 3 to 8 miss both, 17.6% and 66%" in page
+    assert "had missed both, 17.2% and 68%: trainings that others published, rounds 3 to 6, with 14.1% and 74%" in page
     own = [row for row in timed if row.round == OWN_ROUND]
     assert statistics.median(abs(row.time_error(first=False)) for row in own) > 0.15
     decoders = [abs(row.time_error(first=False)) for row in own if row.kind == "decoders"]
@@ -156,26 +193,32 @@ def test_trainings_held_out_are_predicted() -> None:
 
 def test_the_page_says_which_kinds_miss_the_bars_of_memory() -> None:
     """The bars of first predictions: a median of 10 %, and seven of ten within 15 %."""
-    errors: dict[str, list[float]] = {"all": []}
-    for row in held_out_trainings():
-        error = row.memory_error(first=True) if row.round >= UNSEEN_MEMORY_ROUND else None
-        if error is not None:
-            errors["all"].append(abs(error))
-            errors.setdefault(row.kind, []).append(abs(error))
-    missed = [
-        name
-        for name, some in errors.items()
-        if statistics.median(some) > 0.1 or statistics.fmean(each <= 0.15 for each in some) < 0.7
-    ]
-    assert missed == ["all", "small micro-batches", "other language models", "adapters"]
+    missed = []
+    for last in (OWN_ROUND, FIXED_MEMORY_ROUND):
+        errors: dict[str, list[float]] = {"all": []}
+        for row in held_out_trainings():
+            error = row.memory_error(first=True) if last >= row.round >= UNSEEN_MEMORY_ROUND else None
+            if error is not None:
+                errors["all"].append(abs(error))
+                errors.setdefault(row.kind, []).append(abs(error))
+        missed.append(
+            [
+                name
+                for name, some in errors.items()
+                if statistics.median(some) > 0.1 or statistics.fmean(each <= 0.15 for each in some) < 0.7
+            ]
+        )
+    assert missed[0] == ["all", "small micro-batches", "other language models", "adapters"]
+    assert missed[1] == ["all", "small micro-batches", "decoders", "other language models", "images"]
     page = " ".join((DOCS / "estimates.md").read_text(encoding="utf-8").split())
     assert "just miss the bars, a median of 10 % and 70 % within 15 %: 10.6% and 66%" in page
     assert "Its encoders, RoBERTa of 2020, do not" in page
+    assert "Round 8 misses them by far, 21.5% and 43%, and so do rounds 6 to 8, 12.0% and 60%" in page
 
 
 def test_eight_of_ten_trainings_held_out_are_within_the_interval_of_their_kind() -> None:
     """At least of all of them, and of those of the rounds whose first predictions are unseen. Not many more, but for
-    adapters: their interval is that of the unseen rows, and the formulas know the others. The page says so.
+    adapters, whose interval is that of the unseen rows, and images, of which one end is that of all. The page says so.
     """
     too_wide = {}
     for kind in KINDS:
@@ -188,12 +231,14 @@ def test_eight_of_ten_trainings_held_out_are_within_the_interval_of_their_kind()
         )
         assert interval.unseen_rows == len(unseen)
         assert statistics.fmean(every) >= 0.75, kind
-        assert not unseen or 0.75 <= statistics.fmean(unseen) <= 0.9, kind
-        if statistics.fmean(every) > 0.9:
-            too_wide[kind] = f"{statistics.fmean(every):.0%}"
-    assert too_wide == {"adapters": "92%"}
+        assert not unseen or statistics.fmean(unseen) >= 0.75, kind
+        for name, some in ((kind, every), (f"unseen {kind}", unseen)):
+            if some and statistics.fmean(some) > 0.9:
+                too_wide[name] = f"{statistics.fmean(some):.0%}"
+    assert too_wide == {"adapters": "91%", "unseen images": "92%"}
     page = " ".join((DOCS / "estimates.md").read_text(encoding="utf-8").split())
-    assert "That of adapters holds 92% of their rows today, more than eight of ten" in page
+    assert "That of adapters holds 91% of their rows today, more than eight of ten" in page
+    assert "That of images holds 92% of the rows of rounds 3 to 8" in page
 
 
 @pytest.mark.parametrize("is_adapted", [False, True])
