@@ -1,0 +1,28 @@
+"""The kinds of failure that exit codes tell apart, by what CUDA reports."""
+
+from __future__ import annotations
+
+import pytest
+
+from trainyard.steps.runtime.errors import BUG_EXIT_CODE, DEVICE_EXIT_CODE, MEMORY_EXIT_CODE, exit_code_of
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        # The texts of cudaGetErrorString, CUDA 13.
+        ("uncorrectable ECC error encountered", DEVICE_EXIT_CODE),
+        ("uncorrectable NVLink error detected during the execution", DEVICE_EXIT_CODE),
+        ("hardware stack error", DEVICE_EXIT_CODE),
+        ("CUDA-capable device(s) is/are busy or unavailable", DEVICE_EXIT_CODE),
+        ("Invalid access of peer GPU memory over nvlink or a hardware error", DEVICE_EXIT_CODE),
+        ("system not yet initialized", DEVICE_EXIT_CODE),
+        ("out of memory", MEMORY_EXIT_CODE),
+        ("device-side assert triggered", BUG_EXIT_CODE),
+        ("an illegal memory access was encountered", BUG_EXIT_CODE),
+        ("misaligned address", BUG_EXIT_CODE),
+    ],
+)
+def test_only_faults_of_the_device_are_those_of_the_device(message: str, expected: int) -> None:
+    assert exit_code_of(RuntimeError(f"CUDA error: {message}\nCUDA kernel errors might be reported later")) == expected
+    assert exit_code_of(ValueError(message)) == BUG_EXIT_CODE, "a text in another error says nothing of the device"
