@@ -150,13 +150,12 @@ By kind, all rounds:
 
 _OF_KINDS = """
 With fewer than 2,048 tokens a micro-batch Python, and not the GPU, sets the pace. The interval that `estimate` prints
-has what eight of ten trainings took, as multiples of what is predicted; each of its ends is the wider of two: of the
-first predictions of rounds 3 to 8, and of today's errors of all rows here and of those marked *held out* below. Where
-these rounds have no rows, it is of today's errors alone, of formulas that have seen these rows. The interval of the
-rounds before held, of the rows of rounds 3 to 8, {held}. That of adapters holds {adapters} of
-their rows today, more than eight of ten: its ends are those of the unseen ones.
-That of images holds {images} of the rows of rounds 3 to 8: its lower end is of all rows, of which more took less than
-predicted.
+has what eight of ten trainings took, as multiples of what is predicted. It is the narrowest that holds eight of ten of
+two sets: the first predictions of rounds 3 to 8, and these with today's errors of the rows here and of those marked
+*held out* below. Where neither set's own interval does, it spans both. Where these rounds have no rows, it is
+of today's errors alone, of formulas that have seen these rows. The interval of the rounds before held, of the rows of
+rounds 3 to 8, {held}. That of adapters holds {adapters} of their rows today, more than eight of ten: its ends are those
+of the unseen ones.
 """
 
 _OF_SOURCES = """By source and GPU. The last column is the middle error with its sign.
@@ -471,7 +470,6 @@ def _unseen() -> list[str]:
         _OF_KINDS.format(
             held=_held_by_earlier(),
             adapters=_within(of_kinds["adapters"], intervals["adapters"]),
-            images=_within([row for row in of_kinds["images"] if row.round >= UNSEEN_ROUND], intervals["images"]),
         ),
         *_errors_of_sources(of_sources),
     ]
@@ -705,20 +703,33 @@ def _within(rows: Iterable[HeldOut], interval: Interval) -> str:
 
 
 def _intervals() -> list[Interval]:
-    """Return what lies between the tenth and the ninetieth of a hundred rows, by kind: of the wider of two sets."""
+    """Return what lies between the tenth and the ninetieth of a hundred rows, by kind."""
     found = []
     for kind in KINDS:
         (seen, seen_memory), (unseen, unseen_memory) = (_took(kind, earlier=earlier) for earlier in (True, False))
-        time_low, time_high = _widest(seen + unseen, unseen)
+        time_low, time_high = _interval(seen + unseen, unseen)
         memory = seen_memory + unseen_memory
-        of_memory = _widest(memory, unseen_memory) if len(memory) >= _FEWEST else (None, None)
+        of_memory = _interval(memory, unseen_memory) if len(memory) >= _FEWEST else (None, None)
         found.append(Interval(kind, len(seen + unseen), len(unseen), time_low, time_high, len(memory), *of_memory))
     return found
 
 
-def _widest(every: list[float], unseen: list[float]) -> tuple[float, float]:
-    ends = [_tenth_and_ninetieth(errors) for errors in (every, unseen) if len(errors) > 1]
-    return min(low for low, _ in ends), max(high for _, high in ends)
+def _interval(every: list[float], unseen: list[float]) -> tuple[float, float]:
+    """Return the narrowest interval that holds eight of ten of all rows, and of the unseen ones.
+
+    That of all rows, that of the unseen ones, or what both span.
+    """
+    sets = [errors for errors in (every, unseen) if len(errors) > 1]
+    intervals = [_tenth_and_ninetieth(errors) for errors in sets]
+    spanned = (min(low for low, _ in intervals), max(high for _, high in intervals))
+    enough = [each for each in intervals if all(_holds(each, errors) for errors in sets)]
+    return min(enough, key=lambda ends: ends[1] / ends[0], default=spanned)
+
+
+def _holds(interval: tuple[float, float], errors: list[float]) -> bool:
+    low, high = interval
+    within = sum(low <= round(1 / (1 + error), 3) <= high for error in errors)
+    return within + 1 >= 0.8 * len(errors)  # the ends lie between two rows
 
 
 def _tenth_and_ninetieth(errors: list[float]) -> tuple[float, float]:
