@@ -64,6 +64,18 @@ def test_copies_take_parts_while_this_process_is_at_another() -> None:
     assert len(set(processes)) == 3
 
 
+def test_this_process_begins_with_the_first_part_and_a_copy_with_the_last() -> None:
+    rendezvous = Barrier(2, timeout=60)  # each has taken its part before either goes on
+
+    def place(number: int) -> int:
+        if number in (0, 3):
+            rendezvous.wait()
+        return os.getpid()
+
+    processes = divided(in_parts(4, each=1), place, processes=2)
+    assert processes[0] == os.getpid() != processes[3]
+
+
 def test_one_process_does_everything_itself() -> None:
     assert set(divided(in_parts(200), lambda _: os.getpid(), processes=1)) == {os.getpid()}
 

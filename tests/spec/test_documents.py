@@ -56,7 +56,7 @@ def test_spans_cut_keys_and_values_out_of_the_text(mapping: dict[str, str]) -> N
     for key, value in mapping.items():
         for span, written in (
             (document.key_span(["top", key]), key),
-            (document.value_span(["top", key]), value),
+            (document.node_at(["top", key]).span, value),
         ):
             assert span.line == span.end_line
             cut = document.lines[span.line - 1][span.column - 1 : span.end_column - 1]
@@ -233,8 +233,8 @@ def test_a_mapping_is_asked_for(write: Callable[[str, str], Path]) -> None:
 def test_paths_lead_to_values() -> None:
     document = parse_document(FILE, "a:\n  - b: 1\n  - c\n")
     assert document.node_at(["a", 0, "b"]).data == 1
-    assert document.value_span(["a", 1]).line == 3
-    assert document.key_span(["a", 1]) == document.value_span(["a", 1])
+    assert document.node_at(["a", 1]).span.line == 3
+    assert document.key_span(["a", 1]) == document.node_at(["a", 1]).span
     assert document.key_span([]) == document.root.span
     with pytest.raises(KeyError):
         document.node_at(["x"])

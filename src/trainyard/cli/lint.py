@@ -14,7 +14,6 @@ from pathlib import Path
 import click
 
 from trainyard.cli.parameters import OneOf, PathOf
-from trainyard.cli.rendered_aside import rendered_aside
 from trainyard.errors import UsageError
 from trainyard.lint import linter
 from trainyard.lint.config import FAIL_ON, LintSettings, beginnings_of_ids
@@ -90,6 +89,8 @@ def lint(
     if profile is not None:
         if not given or fix or _STDIN in given:
             raise UsageError("--profile renders files aside and checks them: give PATH, without --fix and -")
+        from trainyard.cli.rendered_aside import rendered_aside
+
         given = [rendered_aside(path, profile, {}) for path in given]
     if fix and write_baseline:
         raise UsageError("--fix and --write-baseline cannot be combined: fix first, then write the baseline.")

@@ -75,6 +75,14 @@ class LintedFile:
         """The keys of what may be a job or a component: the file itself, and each job in it."""
         return jobs_in(self.root)
 
+    @cached_property
+    def environments(self) -> list[Node]:
+        """The keys of each environment that the file defines in place."""
+        holders = [job.find(*keys) for job in self.jobs for keys in ((), ("task",), ("trial",), ("component",))]
+        found = [holder.get("environment") for holder in holders if holder is not None]
+        in_place = [each for each in found if each is not None and each.is_mapping]
+        return [self.root, *in_place] if self.kind == "environment" else in_place
+
     def jobs_of(self, kind: str) -> Iterator[Node]:
         """The jobs and components of a type."""
         return (job for job in self.jobs if job.word("type") == kind)
@@ -122,6 +130,7 @@ class LintContext:
     """What was read in scripts and code folders. It may be shared by calls, for as long as these do not change."""
     _cache: dict[Hashable, Any] = field(default_factory=dict)
     _latest_resolution: tuple[PipelineComponent, Resolution] | None = None
+    _latest_scripts: tuple[ParsedCommand, list[tuple[CalledScript, Path, Syntax]]] | None = None
 
     def cached(self, key: Hashable, make: Callable[[], _Made]) -> _Made:
         """Return what `make` returned for a key the first time."""
@@ -133,10 +142,11 @@ class LintContext:
 
     def scripts_of(self, command: ParsedCommand) -> Iterator[tuple[CalledScript, Path, Syntax]]:
         """The same, of those that can be read and parsed, with the file and what is in it."""
-        for called in self.calls_of(command):
-            syntax = parse(called.file) if called.file is not None else None
-            if called.file is not None and syntax is not None:
-                yield called, called.file, syntax
+        if self._latest_scripts is None or self._latest_scripts[0] is not command:
+            calls = ((called, called.file) for called in self.calls_of(command) if called.file is not None)
+            parsed = [(called, file, syntax) for called, file in calls if (syntax := parse(file)) is not None]
+            self._latest_scripts = command, parsed
+        yield from self._latest_scripts[1]
 
     def flags_of(self, script: Path, root: Path) -> ScriptFlags | None:
         """The flags of a script in a snapshot; None if they cannot be determined."""
@@ -161,10 +171,10 @@ class LintContext:
 
     def is_left_out(self, root: Path, file: Path) -> bool:
         """Whether the ignore file of a snapshot excludes a file."""
-        is_ignored = _kept(self.outside, ("ignored", root), lambda: _ignore_rule(root))
         try:
+            is_ignored = _kept(self.outside, ("ignored", root), lambda: ignore_rule(root)[0])
             return is_ignored(file.relative_to(root).as_posix())
-        except (ValueError, re.error):
+        except (OSError, ValueError, re.error):
             return False  # a pattern that Git does not understand either
 
     def command_of(self, component: Component) -> ParsedCommand | None:
@@ -285,13 +295,6 @@ def mentions(script: Path, pattern: re.Pattern[str]) -> bool:
 
 def _is_job(parsed: ParsedPipeline) -> bool:
     return isinstance(parsed.model, Pipeline)
-
-
-def _ignore_rule(root: Path) -> Callable[[str], bool]:
-    try:
-        return ignore_rule(root)[0]
-    except (OSError, ValueError):
-        return lambda _: False
 
 
 @lru_cache(maxsize=1024)

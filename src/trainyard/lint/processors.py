@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import cache
 from types import FrameType
 from typing import TypeVar
 
@@ -31,16 +32,20 @@ def limited_cpu(seconds: float) -> Iterator[None]:
         yield
         return
 
-    def stop(number: int, frame: FrameType | None) -> None:
-        raise TooSlow
-
-    before = signal.signal(signal.SIGPROF, stop)
+    _stop_when_over()
     left, _ = signal.setitimer(signal.ITIMER_PROF, seconds)
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_PROF, left)
-        signal.signal(signal.SIGPROF, before)
+
+
+@cache
+def _stop_when_over() -> None:
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise TooSlow
+
+    signal.signal(signal.SIGPROF, stop)
 
 
 @contextmanager
@@ -97,25 +102,32 @@ def aside(work: Callable[[], _Result]) -> Callable[[], _Result]:
     return awaited
 
 
+def _pipe_with(content: bytes) -> int:
+    reading, writing = os.pipe()
+    with os.fdopen(writing, "wb") as pipe:
+        pipe.write(content)
+    return reading
+
+
 def divided(parts: Sequence[Sequence[_Item]], work: Callable[[_Item], _Result], processes: int) -> list[_Result]:
     """Return `work` of each item of each part, in their order, by this process and copies of it, `processes` in all.
 
-    Each takes the next part when it has done one. What `work` changes in a copy is lost; what a copy fails at is done
-    here.
+    Each takes another part when it has done one: this process from the first on, copies from the last, so that of two
+    one checks files, and the other loads no schemas. What `work` changes in a copy is lost; what a copy fails at is
+    done here.
     """
-    # From both ends: of two processes, one checks files, and the other loads no schemas.
-    order = sorted(range(len(parts)), key=lambda number: min(number, len(parts) - 1 - number))
-    numbers, filled = os.pipe()
-    with os.fdopen(filled, "wb") as pipe:
-        pipe.write(bytes(order))
+    numbers = range(len(parts))
+    # A pipe gives each byte to one reader: one for each part that is left, and the numbers for copies.
+    left, from_last = _pipe_with(bytes(numbers)), _pipe_with(bytes(reversed(numbers)))
 
-    def some() -> dict[int, list[_Result]]:
-        # A pipe gives each byte to one reader.
-        return {taken[0]: [*map(work, parts[taken[0]])] for taken in iter(lambda: os.read(numbers, 1), b"")}
+    def some(order: Iterator[int]) -> dict[int, list[_Result]]:
+        return {(number := next(order)): [*map(work, parts[number])] for _ in iter(lambda: os.read(left, 1), b"")}
 
-    copies = [aside(some) for _ in range(min(processes, len(parts)) - 1)]
-    results = some()
+    of_copies = (os.read(from_last, 1)[0] for _ in numbers)
+    copies = [aside(lambda: some(of_copies)) for _ in range(min(processes, len(parts)) - 1)]
+    results = some(iter(numbers))
     for copy in copies:
         results |= copy()
-    os.close(numbers)
+    os.close(left)
+    os.close(from_last)
     return [each for number, part in enumerate(parts) for each in results.get(number) or map(work, part)]

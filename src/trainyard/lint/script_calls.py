@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from trainyard.lint.checks import LintContext, jobs_in
+from trainyard.lint.checks import LintContext, LintedFile
 from trainyard.lint.scripts.flags import Flag, ScriptFlags
 from trainyard.lint.scripts.syntax import line_of
 from trainyard.settings.regex import regex
@@ -146,10 +146,10 @@ class ScriptStep(NamedTuple):
         return CalledScript(call, code, script, text, self.document, {}, caller=caller)
 
 
-def script_steps(document: Document) -> Iterator[ScriptStep]:
+def script_steps(file: LintedFile) -> Iterator[ScriptStep]:
     """The parallel and Spark steps of a file that have scripts of their own."""
-    for node in jobs_in(document.root):
+    for node in file.jobs:
         is_spark = node.word("type") == "spark"
         task = node if is_spark else node.get("task")
         if node.word("type") in ("spark", "parallel") and task is not None and task.is_mapping:
-            yield ScriptStep(node, task, document, is_spark)
+            yield ScriptStep(node, task, file.document, is_spark)

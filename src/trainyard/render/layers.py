@@ -148,6 +148,6 @@ def _broken_chain(project: Project, extended: Node, documents: list[Document]) -
         return rules.UNKNOWN_PROFILE.at(extended.span, f"unknown profile '{extended.text}'", hint)
     names = [document.file.stem for document in documents]
     circle = " extends ".join([*names[names.index(extended.data) :], extended.data])
-    related = [Related(document.value_span(("extends",)), "extends this") for document in documents[:-1]]
+    related = [Related(document.node_at(("extends",)).span, "extends this") for document in documents[:-1]]
     message = f"profiles extend each other in a circle: {circle}"
     return rules.PROFILE_CYCLE.at(extended.span, message, "Remove one of these `extends`.", related)

@@ -39,7 +39,7 @@ class DeepSpeedFile(NamedTuple):
         keys = path.split(".")
         while keys and self.document.root.find(*keys) is None:
             keys.pop()
-        return self.document.value_span(keys)
+        return self.document.node_at(keys).span
 
     def value(self, of: StepField, key: str) -> Resolved | None:
         """What the file says of a setting; None if it says nothing, or nothing that the step would take."""

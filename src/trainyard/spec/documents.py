@@ -221,14 +221,10 @@ class Document:
             node = node.items[step] if isinstance(step, int) else node.entries[step].value
         return node
 
-    def value_span(self, path: Sequence[str | int]) -> Span:
-        """Where the value at a path is."""
-        return self.node_at(path).span
-
     def key_span(self, path: Sequence[str | int]) -> Span:
         """Where the key at the end of a path is; for a list's item and for the root, the value's place."""
         if not path or isinstance(path[-1], int):
-            return self.value_span(path)
+            return self.node_at(path).span
         return self.node_at(path[:-1]).key_span(path[-1])
 
     def span_within(self, node: Node, start: int, end: int) -> Span:
@@ -300,10 +296,13 @@ _TEMPLATE = regex(
 )
 # `name: ${NAME}`, as `envsubst` fills it in. Within a file's parts, a shell or Azure ML may have to read it.
 _SHELL_TEMPLATE = regex(r"^(?!command:)[a-z_]+:[ ]+[\"']?(?:azureml:)?\$\{?[A-Z]", re.MULTILINE)
+_SHELL_VARIABLE = regex(r"\$\{?[A-Z]")
 
 
 def template_in(text: str, *, is_yaml: bool = False) -> int | None:
     """The line of the first part of a file's text that a program is to fill in; None if there is none."""
+    if is_yaml and not _SHELL_VARIABLE.search(text):
+        return None
     match = (_SHELL_TEMPLATE if is_yaml else _TEMPLATE).search(text)
     return text.count("\n", 0, match.start()) + 1 if match is not None else None
 
@@ -436,7 +435,7 @@ class _Converter:
                 message = "expected a string as the key, not a list or mapping"
                 self._problems.append(KEY_NOT_TEXT.at(span, message, hint=hint))
                 continue
-            key, value = self.convert(key_node), self.convert(value_node)
+            key, value = self._scalar(key_node), self.convert(value_node)
             if key.text in entries:
                 self._report_duplicate(entries[key.text], Entry(key, value))
             entries[key.text] = Entry(key, value)

@@ -103,6 +103,8 @@ def _contradicts_schema(root: Node) -> bool:
 
 def step_of_settings(document: Document) -> str | None:
     """The step that a file holds the settings of, by the schema that its comment names; None for other files."""
+    if "yaml-language-server" not in document.text:
+        return None
     match = _SETTINGS_SCHEMA.search(document.text, 0, _LONGEST_COMMENTS)
     return match[1] if match is not None else None
 

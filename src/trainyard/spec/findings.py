@@ -144,11 +144,12 @@ class Findings:
 
     def scalar(self, node: Node, *keys: str) -> Value | None:
         """The scalar at a path of keys; None when absent or empty, and for a list or mapping."""
-        found: Node | None = node
         for key in keys:
-            found = self.mapping(found)
-            found = found.get(key) if found is not None else None
-        found = self._of_shape(found, (str, int, float))
+            if key not in node.entries:
+                self.mapping(node)
+                return None
+            node = node.entries[key].value
+        found = self._of_shape(node, (str, int, float))
         return found.value if found is not None else None
 
     def _of_shape(self, node: Node | None, shape: type | tuple[type, ...]) -> Node | None:

@@ -309,16 +309,14 @@ class StepSettings:
         return self._found[of.name][1]
 
     def _layered(self, of: StepField) -> tuple[Origin, Resolved]:
-        readers: tuple[tuple[Origin, Callable[[StepField], Resolved | None]], ...] = (
-            ("overrides", lambda each: _in_layer(self.overrides, each, self._key(each))),
-            ("command", self.given_by_command),
-            ("file", lambda each: _in_layer(self.file, each, self._key(each))),
-            ("deepspeed", self._from_deepspeed),
-        )
-        for origin, read in readers:
-            found = read(of)
-            if found is not None:
-                return origin, found
+        if (found := _in_layer(self.overrides, of, self._key(of))) is not None:
+            return "overrides", found
+        if (found := self.given_by_command(of)) is not None:
+            return "command", found
+        if (found := _in_layer(self.file, of, self._key(of))) is not None:
+            return "file", found
+        if (found := self._from_deepspeed(of)) is not None:
+            return "deepspeed", found
         return "default", self._default(of)
 
     def given_by_command(self, of: StepField) -> Resolved | None:

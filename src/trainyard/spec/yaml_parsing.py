@@ -9,6 +9,7 @@ import os
 import re
 from array import array
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -24,7 +25,12 @@ from trainyard.spec.rules import NOT_ONE_DOCUMENT, TOO_LARGE, UNREADABLE_FILE, W
 if TYPE_CHECKING:
     Loader = yaml.SafeLoader
 else:
-    Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+    class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
+        """PyYAML's, with its own resolution of scalars looked up for those that it has seen: most keys, and types."""
+
+        resolve = staticmethod(lru_cache(maxsize=4096)(yaml.resolver.Resolver().resolve))
+
 
 LARGEST_FILE_BYTES = 2 * 1024 * 1024
 DEEPEST_NESTING = 100
@@ -250,10 +256,12 @@ def _swallowing_quote(text: str, line: int) -> Any | None:
 _PROPERTIES = regex(r"(?:[&!]\S*\s+)*")
 _LINE_END = regex("[\r\n\x85\u2028\u2029]")
 _ESCAPE = regex(r"\\(?:x[0-9A-Fa-f]{2}|u[0-9A-Fa-f]{4}|U[0-9A-Fa-f]{8}|.)", re.DOTALL)
-_BLANK = regex(r"\s")
-_CHANGED = regex(r"""[\n'"\\]""")
-# Escapes for blanks, or (a line end) for nothing.
-_BLANK_ESCAPES = frozenset("ntvfrNLP_ \t\r\n\x85\u2028\u2029")
+_BLANKS = regex(r"\s*")
+# With the escapes for blanks, or (a line end) for nothing.
+_BLANKS_IN_QUOTES = regex(r"(?:\s|\\[ntvfrNLP_ \t\r\n\x85\u2028\u2029])*")
+_ESCAPES_IN = {'"': "\\", "'": "''"}
+_CHARACTER = regex(r"\S")
+_WORD = regex(r"\S+")
 
 
 class Spelling(NamedTuple):
@@ -261,15 +269,6 @@ class Spelling(NamedTuple):
 
     begins: array[int]
     ends: array[int]
-
-    @classmethod
-    def as_it_is(cls, value: str, begin: int) -> Spelling:
-        """The spelling of a value that is written out, without anything folded or escaped."""
-        begins = array("q", range(begin, begin + len(value)))
-        ends = array("q", range(begin + 1, begin + 1 + len(value)))
-        for blank in _BLANK.finditer(value):
-            begins[blank.start()] = ends[blank.start()] = -1
-        return cls(begins, ends)
 
     def part(self, start: int, end: int) -> tuple[int, int] | None:
         """Where `value[start:end]` is spelt, without spaces around it; None where it is nothing but spaces."""
@@ -291,31 +290,21 @@ def spelling_of(value: str, text: str, begin: int, end: int) -> Spelling | None:
         position = header.end() if header else end
     elif style in ("'", '"'):
         position += 1
-    if len(value) <= end - position and text.startswith(value, position) and not _CHANGED.search(value):
-        return Spelling.as_it_is(value, position)
     begins, ends = array("q", [-1]) * len(value), array("q", [-1]) * len(value)
-    for index, character in enumerate(value):
-        if character.isspace():
-            continue
-        position = _next(text, position, end, style)
-        finish = _end_of(text, position, style)
-        if finish > end or (text[position] != character and (style != '"' or text[position] != "\\")):
+    has_escapes = style in _ESCAPES_IN and text.find(_ESCAPES_IN[style], position, end) >= 0
+    blanks = _BLANKS_IN_QUOTES if style == '"' else _BLANKS
+    # Without escapes a word is spelt as it is.
+    for part in (_CHARACTER if has_escapes else _WORD).finditer(value):
+        first, last = part.span()
+        skipped = blanks.match(text, position, end)
+        position = skipped.end() if skipped else position
+        finish = _end_of(text, position, style) if has_escapes else position + last - first
+        if finish > end or not (text.startswith(part[0], position) or (style == '"' and text[position] == "\\")):
             return None
-        begins[index], ends[index] = position, finish
+        begins[first:last] = array("q", range(position, position + last - first))
+        ends[first:last] = array("q", range(finish - (last - first) + 1, finish + 1))
         position = finish
     return Spelling(begins, ends)
-
-
-def _next(text: str, position: int, end: int, style: str) -> int:
-    """The first place from here on that spells anything but a space."""
-    while position < end:
-        if style == '"' and text[position] == "\\" and text[position + 1] in _BLANK_ESCAPES:
-            position += 2
-        elif text[position].isspace():
-            position += 1
-        else:
-            break
-    return position
 
 
 def _end_of(text: str, position: int, style: str) -> int:

@@ -150,14 +150,17 @@ print("training")
 
 @check("command")
 def _script_left_out(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
-    calls = [(each.root, each.file, each.call.script.text, each.place) for each in context.calls_of(command)]
+    left_out = [
+        (called.call.script.text, called.place)
+        for called in context.calls_of(command)
+        if called.file is not None and context.is_left_out(called.root, called.file)
+    ]
     code, archive = command.component.code, archive_on_path(command.text)
-    if code is not None and archive is not None:
-        calls.append((code, code / archive.text, archive.text, command.span(archive.start, archive.end)))
-    for root, file, name, place in calls:
-        if file is not None and context.is_left_out(root, file):
-            message = f"'{name}' is not uploaded: the ignore file of the code excludes it"
-            yield SCRIPT_LEFT_OUT.at(place, message, "Add a `!…` line for it, or narrow the pattern.")
+    if code is not None and archive is not None and context.is_left_out(code, code / archive.text):
+        left_out.append((archive.text, command.span(archive.start, archive.end)))
+    for name, place in left_out:
+        message = f"'{name}' is not uploaded: the ignore file of the code excludes it"
+        yield SCRIPT_LEFT_OUT.at(place, message, "Add a `!…` line for it, or narrow the pattern.")
 
 
 MODULE_NOT_FOUND = Rule("AML408", "module-not-found", "error", is_let_pass=True).explained(

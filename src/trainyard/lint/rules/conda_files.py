@@ -212,7 +212,7 @@ def _torchvision(pins: dict[str, _Pin]) -> Iterator[Diagnostic]:
 
 def _conda_files(file: LintedFile, context: LintContext) -> Iterator[Node]:
     """The conda files of a document's environments: in place, or files that it names."""
-    for environment in environments_in(file):
+    for environment in file.environments:
         conda = conda_of(environment, file.document.file, context.computes.store)
         if conda is not None:
             yield conda
@@ -326,14 +326,3 @@ def packages_of(conda: Node) -> Iterator[CondaPackage]:
                 match = _PIP.match(each.text)
                 # What an extra brings is not known.
                 yield CondaPackage(match[1] if match and not match[2] else None, each, True)
-
-
-def environments_in(file: LintedFile) -> Iterator[Node]:
-    """The keys of each environment that a file defines in place."""
-    if file.kind == "environment":
-        yield file.root
-    for job in file.jobs:
-        for keys in ((), ("task",), ("trial",), ("component",)):
-            environment = job.find(*keys, "environment")
-            if environment is not None and environment.is_mapping:
-                yield environment

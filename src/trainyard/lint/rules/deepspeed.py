@@ -180,7 +180,7 @@ def _batch_arithmetic(document: Document, placement: Placement) -> Iterator[Diag
     parts = " × ".join(str(part) for part in (micro, steps) if part is not None)
     message = f"train_batch_size is {total}, but {parts} × {nodes} × {processes} processes is {factor}"
     related = [Related(placement.distribution.span, f"{nodes} × {processes} processes are started here")]
-    span = document.value_span(["train_batch_size"])
+    span = document.node_at(["train_batch_size"]).span
     yield DEEPSPEED_BATCH_ARITHMETIC.at(span, message, f"Write {factor}, or change the others.", related)
 
 

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainyard.catalogue.prices import price_of
 from trainyard.lint.checks import LintContext, check, known_words
 from trainyard.lint.placements import Placement
 from trainyard.lint.rules.vm_sizes import machine_related
@@ -306,6 +305,8 @@ def _unneeded_gpus(placement: Placement, context: LintContext) -> Iterator[Diagn
         reason = "this step uses no GPU"
     else:
         return
+    from trainyard.catalogue.prices import price_of
+
     found = price_of(sku, "on demand")
     price = f" at ${found.usd_per_hour:.2f} an hour" if found else ""
     message = f"{reason}, but {sku.name} has {counted(sku.gpu_count, 'GPU')}{price}"

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from trainyard.lint.checks import LintContext, LintedFile, check, known_words
-from trainyard.lint.rules.conda_files import environments_in
 from trainyard.lint.rules.shell_text import redirected_versions
 from trainyard.project_files import names_in, read_text
 from trainyard.settings.regex import regex
@@ -44,7 +43,7 @@ environment:
 
 @check("file")
 def _image_name(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
-    for environment in environments_in(file):
+    for environment in file.environments:
         image = environment.find_text("image")
         if image is not None and not set(image.text) & set("${< "):
             yield from _name(image)
@@ -96,7 +95,7 @@ numpy==2.1.3
 
 @check("file")
 def _dockerfile(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
-    for environment in environments_in(file):
+    for environment in file.environments:
         folder, name = environment.find_text("build", "path"), environment.find("build", "dockerfile_path")
         if folder is None or "://" in folder.text or "{{" in folder.text:
             continue

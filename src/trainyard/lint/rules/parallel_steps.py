@@ -45,7 +45,7 @@ def run(mini_batch):
 
 
 def _steps(file: LintedFile) -> Iterator[ScriptStep]:
-    return (step for step in script_steps(file.document) if not step.is_spark)
+    return (step for step in script_steps(file) if not step.is_spark)
 
 
 PARALLEL_ENTRY = Rule("AML506", "parallel-entry", "error", is_let_pass=True).explained(

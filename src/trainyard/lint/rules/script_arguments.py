@@ -401,7 +401,7 @@ def _may_be_false(called: CalledScript, word: Word) -> bool:
 @check("file")
 def _arguments_of_steps(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
     """The arguments of parallel and Spark steps, compared with the flags of their scripts."""
-    calls = [called for step in script_steps(file.document) if (called := step.call()) is not None]
+    calls = [called for step in script_steps(file) if (called := step.call()) is not None]
     for called, flags in with_sub_command(readable_calls(calls, context)):
         yield from _unknown_flags(called, flags)
         yield from _missing_flags(called, flags, "the step")

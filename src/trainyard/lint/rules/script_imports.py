@@ -268,7 +268,7 @@ def _script_syntax(command: ParsedCommand, context: LintContext) -> Iterator[Dia
 @check("file")
 def _scripts_of_steps(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
     """The same, and undefined names, for the scripts of parallel and Spark steps and of deployments."""
-    found = [(step.script, step.entry.value.span) for step in script_steps(file.document) if step.entry is not None]
+    found = [(step.script, step.entry.value.span) for step in script_steps(file) if step.entry is not None]
     scoring, folder = file.root.find_text("code_configuration", "scoring_script"), scoring_code(file.root)
     if scoring is not None and folder is not None and scoring.text.endswith(".py"):
         found.append((folder / scoring.text, scoring.span))

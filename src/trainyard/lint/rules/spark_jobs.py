@@ -242,7 +242,7 @@ def _runtime(job: Node) -> Iterator[Diagnostic]:
 @check("file")
 def _files_of_spark(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
     """Modules and archives that a Spark step names and its code does not have; archives may be built later."""
-    for step in script_steps(file.document):
+    for step in script_steps(file):
         code = step.code if step.is_spark else None
         names = [] if code is None else list(python_files(code))
         for item in (item for key in _FILE_KEYS for item in step.node.items_of(key)):

@@ -70,7 +70,7 @@ def _trap(node: Node, path: tuple[str, ...], file: LintedFile) -> Iterator[Diagn
     quoted = f'"{text}"'
     if isinstance(data, str):
         taken = _SENT_AS_STRING if file.kind in _ASSETS or "environment" in path else _SENT_AS_STRING[:1]
-        if _DATE.fullmatch(text) and path[-1] != "version" and not {*taken} & {*path}:
+        if text[:1].isdigit() and _DATE.fullmatch(text) and path[-1] != "version" and not {*taken} & {*path}:
             message = f"YAML reads {text} as a date, and Azure ML's client takes only a string"
             yield YAML_TRAP.at(node.span, message, f"Quote it: {quoted}.", replacement=quoted, severity="error")
         begin, end = node.offsets
