@@ -36,6 +36,30 @@ def test_what_does_not_fit_comes_with_what_does(trainyard: Run) -> None:
     assert "what fits" in outcome.stdout
 
 
+def test_where_no_settings_fit_other_trainings_that_do_are_named(trainyard: Run) -> None:
+    """Each of the two that are named fits when it is estimated alone; what is asked for is marked as not fitting."""
+    asked = ("estimate", "--model", "mistral-7b", "--sku", "Standard_NC64as_T4_v3")
+    text = trainyard(*asked, "--tuning", "lora").stdout
+    qlora, shorter = re.findall(r"checkpointing full, (Q?LoRA) of rank 16, .*?: (\d+\.\d GB)", text)
+    assert qlora[0] == "QLoRA"
+    assert shorter[0] == "LoRA"
+    assert "it does not fit: time and money are those that it would take if it did" in text
+    full = ("--activation-checkpointing", "full")
+    alone = trainyard(*asked, "--tuning", "qlora", "--engine", "ddp", *full).stdout
+    assert f"{qlora[1]} of 16.1 GB a GPU: fits" in alone
+    length = re.findall(r"samples of ([\d,]+) tokens", text)[0].replace(",", "")
+    alone = trainyard(*asked, "--tuning", "lora", *full, "--sequence-length", length).stdout
+    assert f"{shorter[1]} of 16.1 GB a GPU: fits" in alone
+    assert "if it did" not in alone
+    assert "nearly all of them took longer" not in alone
+
+
+def test_an_interval_of_longer_times_only_says_so(trainyard: Run) -> None:
+    small = trainyard("estimate", "--model", "gpt2", *H100, "--sequence-length", "128").stdout
+    assert "of small micro-batches" in small
+    assert "nearly all of them took longer than predicted: take time and price as lower limits" in small
+
+
 def test_what_is_offloaded_has_to_fit_in_main_memory(trainyard: Run) -> None:
     """16 bytes for each of a layer's parameters, 18 with ZeRO 3's own: DeepSpeed's estimators."""
     full = ("--engine", "zero3", "--offload", "all", "--activation-checkpointing", "full", "--sequence-length", "2048")
@@ -126,7 +150,9 @@ def test_a_wrong_length_of_training_says_what_is_expected(trainyard: Run, flags:
 def test_the_interval_is_that_of_the_kind_of_training(trainyard: Run) -> None:
     decoder = ("estimate", "--model", "llama-3.1-8b", *H100)
     text = trainyard(*decoder).stdout
-    assert re.search(r"a step in 8 of 10 published trainings of decoders, \d+ of \d+ predicted unseen", text)
+    assert re.search(
+        r"a step in 8 of 10 published trainings of decoders \(\d+ compared, \d+ of them predicted in advance\)", text
+    )
     assert "the allocator reserves" in text
     lora = trainyard(*decoder, "--engine", "ddp", "--tuning", "lora")
     assert "a step in 8 of 10 published trainings of adapters" in lora.stdout

@@ -336,6 +336,16 @@ def test_render_diff_is_a_screen_by_importance(trainyard: Run) -> None:
     assert "more values: -v shows every value" in lines[-1]
 
 
+def test_render_diff_counts_the_files_that_rendering_changes(trainyard: Run, tmp_path: Path) -> None:
+    assert trainyard("render", "t4", "--out", str(tmp_path)).exit_code == 0
+    lines = trainyard("render", "nd96", "--diff", "--out", str(tmp_path)).stdout.splitlines()
+    counts = [re.search(r"(\d+) (other )?files?\b", line) for line in lines[1:3]]
+    changed, headers = (int(found[1]) for found in counts if found)
+    assert lines[2] == f"and the header line of {headers} other files"
+    written = trainyard("render", "nd96", "--out", str(tmp_path)).stderr
+    assert f"{changed + headers} files, {changed + headers} changed, 0 removed" in written
+
+
 def test_render_diff_names_files_that_somebody_wrote(trainyard: Run, tmp_path: Path) -> None:
     assert trainyard("render", "t4", "--out", str(tmp_path)).exit_code == 0
     replace(tmp_path / "pipelines" / "ddp.yaml", ("type: pipeline\n", "type: pipeline\n# mine\n"))
@@ -356,6 +366,7 @@ def test_render_diff_has_one_line_for_one_value(trainyard: Run, tmp_path: Path) 
     assert outcome.stdout.splitlines() == [
         "t4 --set pipelines.ddp.micro_batch_size=32, against the files on disk:",
         f"1 file changed: {tmp_path}/pipelines/ddp.yaml",
+        f"and the header line of {sum(each.is_file() for each in tmp_path.rglob('*')) - 1} other files",
         "",
         "values",
         "  micro_batch_size   16 → 32   ddp",

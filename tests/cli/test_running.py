@@ -88,6 +88,9 @@ def test_a_failed_step_is_reported_resumed_and_repeated_to_the_bit(trainyard: Ru
 
     resumed = trainyard("runs", "resume", "weak")
     assert resumed.exit_code == 1
+    assert f"run pipelines/ddp.yaml {again}" in resumed.stdout, (
+        "the file that was named, and not the one rendered aside"
+    )
     record = json.loads((runs_here / "weak" / "run.json").read_text())
     assert [len(job["attempts"]) for job in record["jobs"].values()] == [1, 1, 2, 0]
 

@@ -159,7 +159,9 @@ WRONG_USAGE: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
     ((*LOCAL, "--set", "jobs.train_ddp.inputs.epoch=3"), ("no input 'epoch'", "'epochs'")),
     ((*LOCAL, "--set", "inputs.weight_decai=0.1"), ("no input 'weight_decai'", "'weight_decay'")),
     ((*LOCAL, "--set", "inputs.source=photos"), ("no input 'source'", "'jobs.prepare_images.inputs.source'")),
+    ((*LOCAL, "--set", "inputs.source.path=photos"), ("no input 'source'", "'jobs.prepare_images.inputs.source'")),
     ((*LOCAL, "--set", "source=photos"), ("unknown key 'source' in the profile", "--set inputs.source=VALUE")),
+    ((*LOCAL, "--set", "source=photos"), ("the key pipelines.NAME.source", "--set jobs.J.inputs.source=VALUE")),
     # other options of run
     ((*LOCAL, "--only", "train"), ("--only train: unknown job", "'train_ddp'")),
     ((*LOCAL, "--from", "evalute"), ("--from evalute: unknown job", "'evaluate'")),

@@ -235,4 +235,20 @@ def test_each_profile_has_the_place_and_day_of_its_price_and_others_are_marked()
     header, *rows = profile_table(profiles)
     place = header.index("price of")
     assert [row[place] for row in rows] == ["eastus, 2026-11-09", "eastus, 2026-11-09", "eastus, 2026-06-18"]
-    assert ["price not comparable" in row[-1] for row in rows] == [False, False, True]
+    assert ["price of another region or day" in row[-1] for row in rows] == [False, False, True]
+
+
+def test_profiles_that_tie_are_named_alike() -> None:
+    """A step that waits for Python takes as long on an H200 as on an H100, to 2 %; an A100's is not among them."""
+    machines = machines_of_sku(find_sku("Standard_ND96asr_v4"), 2)
+    training = TrainingShape(find_architecture("llama-2-7b"), machines, "fsdp", 1, 1, 1024)
+    profiles = [
+        OnProfile(name, "train", estimate(replace(training, machines=machines_of_sku(find_sku(sku), 2))))
+        for name, sku in (
+            ("nd96", "Standard_ND96asr_v4"),
+            ("nd96-h100", "Standard_ND96isr_H100_v5"),
+            ("nd96-h200", "Standard_ND96isr_H200_v5"),
+        )
+    ]
+    _, *rows = profile_table(profiles)
+    assert ["fastest" in row[-1] for row in rows] == [False, True, True]

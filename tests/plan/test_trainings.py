@@ -306,11 +306,11 @@ def test_a_broken_metrics_file_is_named_with_its_line(tmp_path: Path, content: s
 
 def test_the_fastest_and_the_cheapest_profile_are_named() -> None:
     found = _job(_plan("deepspeed")).estimate
-    slower = _job(_plan("deepspeed", "Standard_ND40rs_v2")).estimate
+    slower = _job(_plan("deepspeed", "Standard_NC64as_T4_v3")).estimate
     assert found is not None
     assert slower is not None
     _, *rows = reporters.profile_table(
-        [reporters.OnProfile("nd96", "train", found), reporters.OnProfile("nd40", "train", slower)]
+        [reporters.OnProfile("nd96", "train", found), reporters.OnProfile("t4", "train", slower)]
     )
     assert [row[0] for row in rows if "fastest" in row[-1]] == ["nd96"]
     assert sum("cheapest" in row[-1] for row in rows) == 1
@@ -323,7 +323,7 @@ def test_the_page_stands_alone_and_draws_graph_memory_and_scaling() -> None:
         assert text.count(f'href="#job-{job}"') == 2, "once for wide and once for narrow screens"
         assert f'id="job-{job}"' in text
     assert "prepare_text → train_deepspeed\nprepared → data" in text
-    bars = re.findall(r'<span class="bar \w+" style="left:[\d.]+%;width:([\d.]+)%" title="\w+: [\d.]+ [MG]B"', text)
+    bars = re.findall(r'<span class="bar \w+" style="left:[\d.]+%;width:([\d.]+)%" title="\w+: [\d.]+ [kMG]B"', text)
     lengths = [float(bar) for bar in bars]
     assert len(lengths) == 6
     assert 0 < sum(lengths) <= 100.1
@@ -359,8 +359,8 @@ def test_the_number_of_steps_is_the_least_that_settings_and_data_allow(
 @pytest.mark.parametrize(
     ("recipe", "advice"),
     [
-        ("fsdp", "set max_steps or max_tokens, or state how much its data is by --tokens"),
-        ("ddp", "set max_steps, or state how much its data is by --images"),
+        ("fsdp", "set max_steps or max_tokens, or give the size of its data with `trainyard plan --tokens`"),
+        ("ddp", "set max_steps, or give the size of its data with `trainyard plan --images`"),
     ],
 )
 def test_an_unknown_number_of_steps_says_what_to_state(recipe: str, advice: str) -> None:

@@ -230,6 +230,19 @@ def test_a_job_that_does_not_write_its_file_has_failed_if_another_reads_it(works
     assert workspace.run(workspace.pipeline(jobs)).jobs["write"].reason == not_written
 
 
+def test_a_job_that_leaves_an_output_empty_is_warned_of_and_reused_with_the_warning(workspace: Any) -> None:
+    """Folders alone are as good as nothing: a store of blobs has none."""
+    outputs = {"model": "mlflow_model", "logs": "uri_folder", "weights": "custom_model"}
+    command = "mkdir '${{outputs.model}}/folder'; echo 1 > '${{outputs.logs}}/a'; true '${{outputs.weights}}'"
+    file = workspace.pipeline({"write": {"component": workspace.component("write", command, outputs=outputs)}})
+    empty = ["its output 'model' is empty", "its output 'weights' is empty"]
+
+    first, second = (workspace.run(file).jobs["write"] for _ in range(2))
+    assert (first.status, first.warnings) == ("completed", empty)
+    assert second.reused_from is not None
+    assert second.warnings == empty
+
+
 def test_what_a_job_leaves_running_ends_with_it(workspace: Any) -> None:
     record = workspace.run(workspace.one_job("setsid sleep 60 & setsid nohup sleep 60 & true"))
 

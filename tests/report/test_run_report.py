@@ -112,7 +112,7 @@ def test_the_speed_of_a_training_in_figures(make_language_run: MakeRun) -> None:
         "99th percentile 123 ms",
         "waited for data 0.5 %",
         "waited for checkpoints 100 ms",
-        "slowest rank 1, 4.0 % slower than the others",
+        "slowest rank 1, takes 4.0 % longer than the others",
         "peak memory of a rank 3.0 GiB",
         "steps skipped 2",
         "checkpoints not saved 1",

@@ -110,7 +110,7 @@ def test_the_slowest_rank_is_that_of_the_whole_run(figures: Callable[..., dict[s
         {"step": step, **{f"rank_{rank}_seconds": seconds for rank, seconds in enumerate((0.1, 0.1, 0.104))}}
         for step in range(1, 8)
     ]
-    assert figures(lines) == {"slowest rank": "2, 4.0 % slower than the others"}
+    assert figures(lines) == {"slowest rank": "2, takes 4.0 % longer than the others"}
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -52,7 +52,7 @@ _ENGINES_THAT_OFFLOAD = {"optimizer": ("zero1", "zero2", "zero3"), "all": ("fsdp
 @click.option("--sku", metavar="NAME", multiple=True, help="An Azure size; several with --search and --what-if.")
 @click.option("--gpu", metavar="NAME", help="A GPU such as H100-SXM, in the machines it is usually in.")
 @click.option("--nodes", type=AtLeast(1), default=1, show_default=True)
-@click.option("--gpus-per-node", type=AtLeast(1), help="If not all of a node's.")
+@click.option("--gpus-per-node", type=AtLeast(1), help="GPUs to use on each node.  [default: all]")
 @click.option("--network-gbit", type=click.FloatRange(0, min_open=True), help="Gbit/s of a node, with --gpu.")
 @click.option("--engine", type=OneOf(ENGINES), default="fsdp", show_default=True)
 @click.option("--micro-batch-size", type=AtLeast(1), default=1, show_default=True, help="Samples of a forward pass.")
@@ -68,12 +68,12 @@ _ENGINES_THAT_OFFLOAD = {"optimizer": ("zero1", "zero2", "zero3"), "all": ("fsdp
     help="Attention's kernel on Hopper and Blackwell, as the setting of the training steps.  [default: deterministic]",
 )
 @click.option("--stack", type=OneOf(STACKS), default="sdpa", show_default=True, help="Which operations are one kernel.")
-@click.option("--stack-year", type=AtLeast(2016), default=STACK_YEAR, show_default=True, help="Of the software.")
+@click.option("--stack-year", type=AtLeast(2016), default=STACK_YEAR, show_default=True, help="Year of the stack.")
 @click.option("--loss-chunk-tokens", type=AtLeast(0), default=0, help="Compute logits for N tokens at a time; 0: all.")
 @click.option("--tuning", type=OneOf(TUNINGS), default="full", show_default=True, help="What is trained.")
 @click.option("--lora-rank", type=AtLeast(1), help="Rank of the adapters.  [default: the training steps']")
 @click.option("--lora-targets", default="all-linear", show_default=True, help="Or endings of names: q_proj,v_proj.")
-@click.option("--optimizer", type=OneOf(OPTIMIZERS), default="adamw", show_default=True, help="With ddp: what steps.")
+@click.option("--optimizer", type=OneOf(OPTIMIZERS), default="adamw", show_default=True, help="Others need ddp.")
 @click.option("--shard-size", type=AtLeast(1), help="With fsdp: GPUs of a replica.  [default: all]")
 @click.option("--no-reshard", "keeps_gathered", is_flag=True, help="With fsdp: gather weights once a micro-batch.")
 @click.option("--offload", type=OneOf(OFFLOADS), default="none", show_default=True, help="With fsdp, zero1 to zero3.")
@@ -110,7 +110,7 @@ def estimate(
 
     \b
     Examples:
-      trainyard estimate --model llama-3.1-8b --sku Standard_ND96isr_H100_v5 --nodes 2 --micro-batch-size 2
+      trainyard estimate --model llama-3.1-8b --sku Standard_ND96isr_H100_v5 --activation-checkpointing full
       trainyard estimate --model gpt2-xl --gpu A100-SXM-40GB --engine zero2 --micro-batch-size 4 --format json
       trainyard estimate --model llama-3.1-8b --sku Standard_NC24ads_A100_v4 --engine ddp --tuning qlora
       trainyard estimate --model llama-3.1-8b --sku Standard_ND96isr_H100_v5 --nodes 16 --tokens 300B --what-if

@@ -39,7 +39,7 @@ _FORMATS = ("text", "json", "sarif", "github")
 
 @click.command()
 @click.argument("paths", nargs=-1, metavar="[PATH]...")
-@click.option("-f", "--file", "more_paths", multiple=True, metavar="FILE", help="The same as PATH, as in `az ml`.")
+@click.option("-f", "--file", "more_paths", multiple=True, metavar="FILE", help="PATH, given as `az ml` takes it.")
 @click.option("--format", "output_format", type=OneOf(_FORMATS), default="text", show_default=True)
 @click.option("--fix", is_flag=True, help="Fix what is safe to fix: mistyped names, unquoted texts.")
 @click.option("--pedantic", is_flag=True, help="Also report what careful teams disagree on.")

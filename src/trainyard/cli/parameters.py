@@ -118,7 +118,7 @@ class PathOf(click.ParamType):  # type: ignore[type-arg]
 
 def file_argument(function: Any) -> Any:
     """Add FILE as an argument, or as `-f FILE` the way `az ml` takes it; `chosen_file` reads both."""
-    function = click.option("-f", "--file", "file_option", metavar="FILE", help="The same as FILE, as in `az ml`.")(
+    function = click.option("-f", "--file", "file_option", metavar="FILE", help="FILE, given as `az ml` takes it.")(
         function
     )
     return click.argument("file", required=False, metavar="FILE")(function)

@@ -82,7 +82,7 @@ def plan(
       trainyard plan job.yml --sku Standard_NC24ads_A100_v4
       trainyard plan pipelines/finetune.yaml --base-model llama-3.2-1b
       trainyard plan pipelines/fsdp.yaml --against main
-      trainyard plan pipelines/fsdp.yaml --must-fit --max-usd 500
+      trainyard plan pipelines/fsdp.yaml --must-fit --max-usd 500 --tokens 1B
       trainyard plan --against HEAD~1 --format markdown > comment.md
     """
     if against is not None:

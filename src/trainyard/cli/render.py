@@ -132,10 +132,7 @@ def _lines_to_change(project: Project, drift: drifts.Drift) -> list[str]:
 
 def _show_difference(project: Project, rendered: Rendering, *, whole: bool) -> None:
     """Print what writing a rendering would change on disk: on one screen, or the whole with every line."""
-    from trainyard.cli.rendering_difference import (
-        meanings,  # an eighth of the time of a rendering without it
-        summary,
-    )
+    from trainyard.cli.rendering_difference import meanings, summary  # an eighth of the time of a rendering without it
 
     _print_adjustments(rendered)
     changed = drifts.difference(project, rendered)

@@ -32,7 +32,8 @@ def rendered_aside(file: Path, profile: str, settings: Mapping[str, str], run_fo
         unknown = next((key for key in settings if "." not in key and f"unknown key '{key}'" in str(error)), None)
         if unknown is None:
             raise
-        raise UsageError(f"{error} An input of the pipeline is set by --set inputs.{unknown}=VALUE.") from None
+        keys = f"by --set inputs.{unknown}=VALUE, and one of its job J by --set jobs.J.inputs.{unknown}=VALUE"
+        raise UsageError(f"{error} An input of the pipeline is set {keys}.") from None
     write(project, rendering)
     for line in rendering.profile.adjustments:
         if line.startswith(f"{file.stem}:"):

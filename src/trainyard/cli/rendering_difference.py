@@ -18,7 +18,7 @@ from trainyard.plan.difference_reporters import as_text, settings_as_text, short
 from trainyard.plan.pipeline_settings import Change, changes_between, keys_of
 from trainyard.printing import shortened as shortened_name
 from trainyard.printing import table
-from trainyard.project_files import reading_also
+from trainyard.project_files import reading_also, text_or_empty
 from trainyard.render.drift import Drift
 from trainyard.render.limited_rendering import render_limited
 from trainyard.render.project import Project
@@ -127,7 +127,7 @@ def summary(rendering: Rendering, drifts: Sequence[Drift], meanings: Sequence[Me
     profile = rendering.profile
     head = [
         f"{profile.name}{as_arguments(profile.settings)}, against the files on disk:",
-        *_file_counts(rendering.project, drifts),
+        *_file_counts(rendering, drifts),
         *_first(f"{meaning.file} is {meaning.note}" for meaning in meanings if meaning.note),
     ]
     costs = _places(meanings, _costs)
@@ -154,8 +154,9 @@ def summary(rendering: Rendering, drifts: Sequence[Drift], meanings: Sequence[Me
     return [*head, *_section("values", _rows(shown, values)), *tail, hint]
 
 
-def _file_counts(project: Project, drifts: Sequence[Drift]) -> Iterator[str]:
+def _file_counts(rendering: Rendering, drifts: Sequence[Drift]) -> Iterator[str]:
     """Yield how many files change, are added and are removed, and which of them hold what somebody else wrote."""
+    project = rendering.project
     for kind in ("changed", "added", "removed"):
         names = [project.shown(drift.path) for drift in drifts if drift.kind == kind]
         folders = Counter(name.split("/")[0] for name in names)
@@ -163,6 +164,9 @@ def _file_counts(project: Project, drifts: Sequence[Drift]) -> Iterator[str]:
         if names:
             listed = ", ".join(names) if len(names) <= _MOST_NAMED else where
             yield f"{counted(len(names), 'file')} {kind}: {listed}"
+    written = {path for path, file in rendering.files.items() if text_or_empty(path) != file.text}
+    if headers := written.difference(drift.path for drift in drifts):
+        yield f"and the header line of {counted(len(headers), 'other file')}"
     yield from _first(f"! {project.shown(drift.path)} {drift.reason}" for drift in drifts if drift.is_foreign)
 
 

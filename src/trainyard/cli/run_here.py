@@ -59,7 +59,12 @@ def resume(name: str | None, *, quiet: bool) -> int:
     pipeline = load_job(file, store, strict=record.strict)
     options = RunOptions(runs_folder=working_folder.runs_folder(record.folder))
     resumed = resume_run(record, pipeline, options, Display(quiet=quiet))
-    return conclude(resumed.folder, pipeline, short(file), record.overrides)
+    rendered = working_folder.private_folder().resolve() / "rendered"
+    if not file.resolve().is_relative_to(rendered):
+        return conclude(resumed.folder, pipeline, short(file), record.overrides)
+    profile, *place = file.resolve().relative_to(rendered).parts
+    chosen = short(working_folder.private_folder().parent.joinpath(*place))
+    return conclude(resumed.folder, pipeline, chosen, record.overrides, profile)
 
 
 def conclude(

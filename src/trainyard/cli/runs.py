@@ -7,6 +7,7 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -188,11 +189,13 @@ def runs_serve(name: str | None, port: int) -> None:
     one = LivePage(folder, lambda: read_record(folder))
     if not name:
         list_runs(runs_folder, _note_left_out)
-    with served(one if name else RunsPage(runs_folder, lambda: list_runs(runs_folder), read_record), port) as address:
+    page = one if name else RunsPage(runs_folder, lambda: list_runs(runs_folder), read_record)
+    with suppress(KeyboardInterrupt), served(page, port) as address:
         click.echo(address)
         click.echo("Ctrl-C ends the server", err=True)
         while True:
             time.sleep(_SECONDS_BETWEEN_LOOKS)
+    sys.exit(130)
 
 
 @runs.command("resume")

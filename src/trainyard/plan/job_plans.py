@@ -88,7 +88,7 @@ class JobPlan:
         is_text = self.batch is not None and self.batch.sequence_length
         limit, flag = ("max_steps or max_tokens", "--tokens") if is_text else ("max_steps", "--images")
         is_known = self.all_steps is not None or not self.is_training
-        return "" if is_known else f"set {limit}, or state how much its data is by {flag} of trainyard plan"
+        return "" if is_known else f"set {limit}, or give the size of its data with `trainyard plan {flag}`"
 
     @property
     def step_seconds(self) -> float | None:

@@ -14,7 +14,7 @@ from trainyard.plan import markdown
 from trainyard.plan.estimate import reporters as estimates
 from trainyard.plan.estimate.estimator import Estimate
 from trainyard.plan.estimate.money import RESTART_SECONDS
-from trainyard.plan.estimate.search import price_of_samples, slowness
+from trainyard.plan.estimate.search import price_of_samples, slowness, why_behind
 from trainyard.plan.job_plans import JobPlan, Measured, Plan, UnplannedJob
 from trainyard.plan.markdown import prose
 from trainyard.settings.quantities import count, counted, duration
@@ -175,21 +175,22 @@ def differences_of(job: JobPlan) -> dict[str, float]:
 def profile_table(profiles: Sequence[OnProfile]) -> list[tuple[str, ...]]:
     """Return a header, and a row for each profile; the fastest and the cheapest of those that surely fit are named.
 
-    Prices of another region or day than most of the rows' are marked.
+    Those that tie are named alike. Prices of another region or day than most of the rows' are marked.
     """
     fitting = [each.estimate for each in profiles if each.estimate.verdict == "fits"]
-    fastest = min((each for each in fitting if each.samples_per_second), key=slowness, default=None)
-    cheapest = min((each for each in fitting if each.usd_per_billion_samples), key=price_of_samples, default=None)
+    timed = [each for each in fitting if each.samples_per_second]
+    priced = [each for each in fitting if each.usd_per_billion_samples]
     sources = Counter(price.seen for each in profiles if (price := each.estimate.money.on_demand))
     usual = max(sources, key=lambda source: sources[source], default="")
     table: list[tuple[str, ...]] = []
     for each in profiles:
         found, price = each.estimate, each.estimate.money.on_demand
         remarks = {
-            "fastest": found is fastest,
-            "cheapest": found is cheapest,
+            "fastest": found in timed and why_behind(found, min(timed, key=slowness), slowness) == "tie",
+            "cheapest": found in priced
+            and why_behind(found, min(priced, key=price_of_samples), price_of_samples) == "tie",
             found.verdict: found.verdict != "fits",
-            "price not comparable": price is not None and price.seen != usual,
+            "price of another region or day": price is not None and price.seen != usual,
         }
         cells = {name: text for name, text in estimates.cells_of(found).items() if name not in _NOT_OF_PROFILES}
         table = table or [("profile", *cells, "")]

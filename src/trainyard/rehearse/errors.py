@@ -26,10 +26,10 @@ def writing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise RunError(
-            f"{path}: cannot be written ({error.strerror or error}); free some space or make it writable, "
-            "or put runs elsewhere with --run-dir DIR"
-        ) from error
+        advice = "free some space or make it writable, or put runs elsewhere with --run-dir DIR"
+        if isinstance(error, FileNotFoundError):
+            advice = "its folder was deleted while the run used it"
+        raise RunError(f"{path}: cannot be written ({error.strerror or error}); {advice}") from error
 
 
 def error_at(span: Span, message: str, hint: str = "") -> SpecError | UsageError:

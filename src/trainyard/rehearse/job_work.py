@@ -23,7 +23,7 @@ from trainyard.rehearse.guardian import Guardian
 from trainyard.rehearse.launcher import launch
 from trainyard.rehearse.local_data import LocalPath
 from trainyard.rehearse.local_jobs import LocalJob, WrittenValue
-from trainyard.rehearse.outcome import WarningLines
+from trainyard.rehearse.outcome import WarningLines, empty_outputs
 from trainyard.rehearse.reuse import EarlierResult, JobKey, StepCache, job_key, link_or_copy, link_result
 from trainyard.rehearse.sweeps import run_sweep
 from trainyard.rehearse.tracking_store import EndStatus, RunIdentity, TrackingStore
@@ -95,6 +95,7 @@ class Reused(NamedTuple):
     key: JobKey
     command: str
     why: str
+    warnings: tuple[str, ...] = ()
 
 
 class Started(NamedTuple):
@@ -167,7 +168,7 @@ def work(
             take_over(context, job.name, reused.earlier)
             cache.remember_result(reused.key, reused.earlier.identity, context.folder, context.name, job.name)
             _publish(context, job)
-            post(reused)
+            post(reused._replace(warnings=tuple(empty_outputs(attempt))))
             return
         why = why or problem or cache.why_new(start, key, job, digests)
         cache.remember_start(start, key, context.name, job, digests)
@@ -188,6 +189,7 @@ def work(
             _publish(context, job)
         if end.reason is None and not end.warnings and identity == key.key:
             cache.remember_result(key, identity, context.folder, context.name, job.name)
+            end = end._replace(warnings=(*end.warnings, *empty_outputs(attempt)))
         metrics = sum(file.is_file() for file in (attempt.tracked / "metrics").rglob("*"))
         if metrics > _MOST_METRICS:
             said = (

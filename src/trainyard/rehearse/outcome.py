@@ -103,6 +103,14 @@ def _outcome_of_files(attempt: Attempt, processes: ProcessesEnded, given: Sequen
     return AttemptEnd(processes, warnings=tuple(warnings))
 
 
+def empty_outputs(attempt: Attempt) -> list[str]:
+    """Return a warning for each folder of a successful command job's outputs that has no files."""
+    if attempt.job.component.task is not None:
+        return []
+    folders = {name: path for name, path in attempt.output_paths.items() if not attempt.is_file(name)}
+    return [f"its output {name!r} is empty" for name, path in folders.items() if not _is_there(path)]
+
+
 def _is_there(written: Path) -> bool:
     """Whether a file is there, or a folder that holds something: a store of blobs has no empty folders."""
     return written.is_file() or (written.is_dir() and next(files_beneath(written), None) is not None)

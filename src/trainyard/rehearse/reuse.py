@@ -189,7 +189,7 @@ class StepCache:
         names = sorted({*key.parts, *last["parts"]})
         changed = [name for name in names if key.parts.get(name) != last["parts"].get(name)]
         if not changed:
-            return f"its result in run {last['run']} is gone, or it did not complete"
+            return f"it did not complete in run {last['run']}, or completed with warnings"
         if "code" in changed:
             changes = self._snapshots.changes(last["parts"].get("code", ""), job.snapshot, digests)
             changed[changed.index("code")] = f"code ({_changes_of(job, changes)})" if changes else "code"

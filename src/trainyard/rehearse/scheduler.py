@@ -192,6 +192,8 @@ class Scheduler:
                 job = self._record.jobs[event.job]
                 job.cache_key, job.key_parts, job.command = event.key.key, event.key.parts, event.command
                 self._take_over(event.job, event.earlier, event.why)
+                for text in event.warnings:
+                    self._warn(event.job, text)
 
     def _on_started(self, event: Started) -> None:
         job, attempt = self._record.jobs[event.job], event.attempt

@@ -191,7 +191,7 @@ def _in_another_place(path: tuple[str, ...], key: str, whole_schema: dict[str, A
     pipelines = whole_schema["properties"]["pipelines"]["properties"]
     having = [name for name, schema in pipelines.items() if key in schema["properties"]]
     if having:
-        return f"It is a key of a pipeline, such as 'pipelines.{having[0]}.{key}'."
+        return f"It is the key pipelines.NAME.{key} of these pipelines: {', '.join(having)}."
     if key in _settings_of_trainings():
         return "It is a setting of the training: write it in a settings file, such as settings/ddp.yaml."
     return ""

@@ -182,7 +182,7 @@ def own_package(project: Project) -> str:
     packages = sorted(file.parent.name for file in project.source.glob("*/__init__.py"))
     own = [name for name in packages if name != "trainyard"]
     if len(own) != 1:
-        found = ", ".join(own) or "none"
+        found = ", ".join(own) or f"none: write {project.shown(project.source)}/NAME/__init__.py first"
         raise UsageError(f"expected one package of your own in {project.shown(project.source)}; found {found}.")
     return own[0]
 

@@ -43,7 +43,8 @@ class IndexedRun:
     @property
     def words(self) -> str:
         """What a search finds it by, in lower case."""
-        return " ".join((*self.facts.values(), *self.parameters.values(), *self.parameters)).lower()
+        settings = (f"{name}={value}" for name, value in self.parameters.items())
+        return f" {' '.join((*self.facts.values(), *settings))} ".lower()
 
     @cached_property
     def _logged(self) -> list[Tracked]:

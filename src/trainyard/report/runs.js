@@ -14,7 +14,8 @@
       if (field(id).selectedIndex === -1) field(id).value = "";
     }
     const [search, pipeline, status, metric] = FILTERS.map((id) => field(id).value);
-    const words = search.toLowerCase().split(/\s+/);
+    // Of `epochs=6`, as `--set` takes it, the whole value counts; any other word may be a part.
+    const words = search.toLowerCase().split(/\s+/).map((word) => (word.includes("=") ? ` ${word.replace(/^inputs\./, "")} ` : word));
     const rows = [...document.querySelectorAll(".runs tbody tr")];
     const boxes = new Map(rows.map((row) => [row.querySelector("input").value, row.querySelector("input")]));
     const valueOf = new Map(rows.map((row) => [row, JSON.parse(row.dataset.metrics)[metric] ?? null]));

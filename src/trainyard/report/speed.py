@@ -58,7 +58,7 @@ def _figures(metrics: Metrics) -> Iterator[tuple[str, str]]:
         yield "waited for checkpoints", duration(sum(series["checkpoint_stall_seconds"]))
     if (slowest := slowest_rank(_windows_by_rank(by_step))) is not None:
         rank, excess = slowest
-        yield "slowest rank", f"{rank}, {percentage(excess)} slower than the others"
+        yield "slowest rank", f"{rank}, takes {percentage(excess)} longer than the others"
     if series["peak_memory_bytes"]:
         yield "peak memory of a rank", memory(max(series["peak_memory_bytes"]))
     for name, label in (

@@ -205,7 +205,7 @@ def _why_unknown(key: str, ports: Mapping[str, Port], settings: Sequence[str]) -
     job = scope.removeprefix("jobs.").removesuffix(".")
     jobs = list(dict.fromkeys(known.split(".inputs.")[0].removeprefix("jobs.") for known in ports if known[0] == "j"))
     names = [known.removeprefix(f"{scope}inputs.") for known in ports if known.startswith(f"{scope}inputs.")]
-    same_name = [known for known in ports if known.endswith(f".inputs.{key.rpartition('.')[2]}")]
+    same_name = [known for known in ports if known.endswith(f".inputs.{key.removesuffix('.path').rpartition('.')[2]}")]
     meant = f"Did you mean {same_name[0]!r}?" if len(same_name) == 1 else ""
     if "inputs." not in key or (scope and not scope.startswith("jobs.")):
         # A key without a dot is probably one of the profile's: nodes, cluster.

@@ -105,6 +105,14 @@ def test_the_five_best_are_of_different_engines_or_machines_and_say_how_far_they
     assert [each.training.machines.sku.name for each in both if each.training.machines.sku] == [H100, V100]
 
 
+def test_half_the_rate_is_50_percent_slower() -> None:
+    one, two = (_searched("llama-2-7b", _machines(H100, nodes), adapters=Adapters(16)).fastest[0] for nodes in (1, 2))
+    text = why_behind(one, two, slowness)
+    assert text.endswith(" % slower, with fewer GPUs")
+    assert float(text.split(" %")[0]) == pytest.approx(100 - 100 * slowness(one) / slowness(two), abs=0.1)
+    assert float(text.split(" %")[0]) == pytest.approx(50, abs=1)
+
+
 def test_what_is_fixed_stays() -> None:
     machines = _machines(H100, 2)
     fixed = {"engine": "zero1", "micro_batch_size": 3, "compiled": False, "loss_chunk_tokens": 512}

@@ -18,6 +18,7 @@ from trainyard.plan.estimate.money import WholeTraining
 from trainyard.plan.estimate.search import (
     Found,
     memory_by_engine,
+    other_trainings_that_fit,
     price_of_samples,
     settings_that_fit,
     slowness,
@@ -162,7 +163,7 @@ def search_as(output_format: str, found: Found, samples: float | None = None) ->
     blocks = []
     for title, some in ranked.items():
         table = table_of([each for each, _ in some], samples)
-        rows = zip(table, ["than the one above", *(behind for _, behind in some)], strict=False)
+        rows = zip(table, ["compared with the row above", *(behind for _, behind in some)], strict=False)
         blocks.append("\n".join([title, *printing.table([[*row, behind] for row, behind in rows], indent=2)]))
     return "\n\n".join(blocks)
 
@@ -322,8 +323,9 @@ def money_fields(on_demand: Price | None, spot: Price | None, found: Estimate | 
 
 
 def gigabytes(size: float) -> str:
-    """Return bytes as vendors count them: `31.4 GB`, `26.8 MB`."""
-    return f"{size / 1e9:.1f} GB" if size >= 1e8 else f"{size / 1e6:.1f} MB"
+    """Return bytes as vendors count them: `31.4 GB`, `26.8 MB`, `3.2 kB`."""
+    unit, of_unit = next((each for each in (("GB", 1e9), ("MB", 1e6)) if size >= each[1] / 10), ("kB", 1e3))
+    return f"{size / of_unit:.1f} {unit}"
 
 
 _REMARKS = {"fits": "", "may not fit": " (may not fit)", "does not fit": " (too much)"}
@@ -348,15 +350,20 @@ def _memory_facts(found: Estimate) -> list[tuple[str, str]]:
         texts = (f"{name} {gigabytes(each.total)}{_REMARKS[verdict]}" for name, (each, verdict) in by_engine.items())
         facts.append(("by engine", ", ".join(texts)))
     if found.verdict != "fits":
-        lines = list(map(_alternative, settings_that_fit(found.training)))
+        fitting = settings_that_fit(found.training) or other_trainings_that_fit(found.training)
+        lines = [_alternative(each, found.training) for each in fitting]
         lines = lines or ["nothing on these machines: use more, or larger ones"]
         facts += list(zip(("what fits", *[""] * len(lines)), lines, strict=False))
+    if found.verdict == "does not fit":
+        facts.append(("note", "it does not fit: time and money are those that it would take if it did"))
     return facts
 
 
-def _alternative(found: Estimate) -> str:
+def _alternative(found: Estimate, wanted: TrainingShape) -> str:
     training = found.training
     batch = f"micro-batch {training.micro_batch_size}, accumulation {training.accumulation_steps}"
+    if training.sequence_length != wanted.sequence_length:
+        batch += f", samples of {count(training.sequence_length)} tokens"
     time = f", {duration(found.time.total)} a step" if found.time else ""
     return f"{settings_text(training)}, {batch}: {gigabytes(found.memory.total)}{time}"
 
@@ -378,8 +385,10 @@ def _time_facts(found: Estimate) -> list[tuple[str, str]]:
     low, high = map(duration, interval.time(time.total))
     facts = [("time", f"{duration(time.total)} a step, {count(rate)} {unit} a second and GPU{mfu}")]
     if interval.rows:
-        unseen = f"{interval.unseen_rows} of {interval.rows} predicted unseen"
-        facts.append(("", f"{low} to {high} a step in 8 of 10 published trainings of {interval.kind}, {unseen}"))
+        rows = f"{interval.rows} compared, {interval.unseen_rows} of them predicted in advance"
+        facts.append(("", f"{low} to {high} a step in 8 of 10 published trainings of {interval.kind} ({rows})"))
+    if interval.time_low >= 1:
+        facts.append(("", "nearly all of them took longer than predicted: take time and price as lower limits"))
     facts.append(("", parts))
     return [*facts, ("", found.time_reason)] if found.time_reason else facts
 
@@ -397,7 +406,10 @@ def _money_facts(found: Estimate) -> list[tuple[str, str]]:
     lost, between = money.preemptions.lost_share, money.preemptions.seconds_between
     return [
         *facts,
-        ("spot", f"{_price(money.spot)}, {percentage(lost)} lost to a preemption every {duration(between)}"),
+        (
+            "spot",
+            f"{_price(money.spot)}, {percentage(lost)} of the time lost to preemptions, one every {duration(between)}",
+        ),
         ("", f"best interval between checkpoints: {duration(money.preemptions.checkpoint_interval_seconds)}"),
     ]
 

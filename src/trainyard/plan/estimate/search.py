@@ -27,6 +27,7 @@ TIE = 0.02
 _MOST_CHANGES = 4
 _MICRO_BATCHES = (256, 128, 64, 32, 16, 8, 4, 2, 1)
 _CHUNK_TOKENS = 1024
+_SHORTEST = 256
 
 _IN_MAIN_MEMORY = {
     "zero1_offload": {"engine": "zero1", "offload_optimizer": True},
@@ -91,6 +92,18 @@ def settings_that_fit(training: TrainingShape) -> tuple[Estimate, ...]:
     changed = variants(training, _engines(training, names), _checkpointing(training), batches)
     fitting = [found for found in map(estimate, changed) if found.verdict == "fits"]
     return _first_of_each(sorted(fitting, key=_seconds), _engine)[:_MOST_CHANGES]
+
+
+def other_trainings_that_fit(training: TrainingShape) -> tuple[Estimate, ...]:
+    """Return what fits of a training of which no settings do: with frozen weights in 4 bits, and with shorter rows."""
+    ways = []
+    if training.adapters is not None and not training.adapters.is_quantized:
+        quantized = replace(training.adapters, is_quantized=True)
+        ways.append([replace(training, adapters=quantized, shard_size=0, **_ENGINES["ddp"])])
+    halves = (training.sequence_length >> times for times in range(1, training.sequence_length.bit_length()))
+    ways.append([replace(training, sequence_length=length) for length in halves if length >= _SHORTEST])
+    fitting = (next(filter(None, map(settings_that_fit, way)), None) for way in ways)
+    return tuple(found[0] for found in fitting if found)
 
 
 def _first_of_each(found: Iterable[Estimate], kind: Callable[[Estimate], Hashable]) -> tuple[Estimate, ...]:
@@ -220,7 +233,8 @@ def why_behind(each: Estimate, ahead: Estimate, order: Callable[[Estimate], floa
     part = f"most of it {max(grown, key=grown.__getitem__).removeprefix('exposed_')}"
     if each.training.machines.world_size < ahead.training.machines.world_size and order is slowness:
         part = "with fewer GPUs"
-    return f"{percentage(behind - 1)} {'dearer' if order is price_of_samples else 'slower'}, {part}"
+    by = f"{percentage(behind - 1)} dearer" if order is price_of_samples else f"{percentage(1 - 1 / behind)} slower"
+    return f"{by}, {part}"
 
 
 def slowness(found: Estimate) -> float:
