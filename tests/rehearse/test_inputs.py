@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from trainyard.rehearse.errors import UsageError
+from trainyard.rehearse.local_data import read_mltable
 from trainyard.spec.diagnostic import SpecError
 
 ECHO = "echo a=${{inputs.a}} $[[ b=${{inputs.b}} ]] end"
@@ -427,3 +430,19 @@ def test_what_azure_ml_fills_in_is_refused_with_the_key_that_replaces_it(workspa
     (diagnostic,) = raised.value.diagnostics
     assert diagnostic.message == "${{name}} is known to Azure ML alone, which fills it in"
     assert diagnostic.hint == "Give another in its place with --set jobs.work.inputs.data.path=./data."
+
+
+def test_a_folder_of_data_that_cannot_be_read_is_named() -> None:
+    """And no file MLTable in it, which there may not be."""
+    user = os.geteuid()
+    with tempfile.TemporaryDirectory() as parent:
+        Path(parent).chmod(0o755)
+        folder = Path(parent, "data")
+        folder.mkdir(mode=0)
+        os.seteuid(user or 65534)
+        try:
+            with pytest.raises(PermissionError) as refused:
+                read_mltable(folder)
+        finally:
+            os.seteuid(user)
+    assert Path(refused.value.filename) == folder

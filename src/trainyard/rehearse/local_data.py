@@ -79,10 +79,10 @@ def download(address: str, cache: Path) -> Path:
 def read_mltable(folder: Path) -> dict[str, Any] | None:
     """Return `paths`, each a kind and a string, and `transformations`, each a name and options; None for other data.
 
-    Raise `RunError` for a file MLTable that cannot be read as one.
+    Raise `RunError` for a file MLTable that cannot be read as one, and OSError, which names it, for such a folder.
     """
     file = folder / "MLTable"
-    if not file.is_file():
+    if not folder.is_dir() or "MLTable" not in os.listdir(folder) or not file.is_file():
         return None
     try:
         document = yaml.safe_load(file.read_text(encoding="utf-8"))
