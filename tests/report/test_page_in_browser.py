@@ -156,6 +156,14 @@ def test_a_click_on_a_job_opens_its_details(open_page, make_digits_run) -> None:
     assert details.locator("pre").first.inner_text().startswith("python -m trainyard.steps.train_ddp")
 
 
+def test_a_long_path_in_a_failure_stays_in_its_box_on_a_phone(open_page, empty_run) -> None:
+    path = f"/data/{'long_name' * 9}.safetensors"
+    empty_run.add_job("train", status="failed", reason=f"FileNotFoundError: {path}", error_lines=[path])
+    page = open_page(write_report(empty_run.finish()), PHONE)
+    assert path in page.locator(".failure").first.inner_text()
+    assert overflow(page) <= 0
+
+
 def test_a_failed_job_is_open_and_its_last_lines_are_at_the_top(open_page, make_failed_run) -> None:
     page = open_page(write_report(make_failed_run().finish()))
 
