@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import lru_cache
 from pathlib import Path
@@ -127,6 +127,12 @@ def names_in(folder: str | os.PathLike[str]) -> list[str]:
         return sorted(os.listdir(folder)) if is_within_root(folder) else []
     except OSError:
         return []
+
+
+def modules_in(folders: Iterable[str | os.PathLike[str]]) -> list[str]:
+    """Return what Python can import by name from folders: modules, and folders as packages."""
+    names = (name.removesuffix(".py") for folder in folders for name in names_in(folder))
+    return sorted({name for name in names if name.isidentifier()})
 
 
 def is_yaml(name: str) -> bool:

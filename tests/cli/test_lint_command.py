@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -96,6 +97,25 @@ def test_a_baseline_from_the_first_day_to_the_last(trainyard: Run, here: Path) -
     assert "known.json:4:5: warning[AML803]" in stale.stderr
     assert trainyard("lint", "c.yaml", "--write-baseline", "--baseline", "other.json").exit_code == 0
     assert trainyard("lint", "c.yaml", "--baseline", "other.json").stderr == "no findings in 1 file\n"
+
+
+def test_a_baseline_takes_in_no_error_silently_and_no_file_that_became_unreadable(trainyard: Run, here: Path) -> None:
+    baseline, write = here / "known.json", ("c.yaml", "--write-baseline", "--baseline", "known.json")
+    (here / "c.yaml").write_text(MISTAKEN)
+    assert trainyard("lint", *write).exit_code == 0
+    before = baseline.read_text()
+    (here / "c.yaml").write_text(f"{MISTAKEN}\tx: 1\n")
+    refused = trainyard("lint", *write)
+    assert refused.exit_code == 2
+    assert "error[AML002]" in refused.stderr
+    assert "known.json is unchanged: fix what cannot be read first" in refused.stderr
+    assert baseline.read_text() == before
+    (here / "c.yaml").write_text(f"{MISTAKEN}enviroment: e\n")
+    added = trainyard("lint", *write)
+    assert added.exit_code == 0
+    assert re.search(r"c.yaml:\d+:1: error\[AML101\] unknown key 'enviroment'", added.stderr)
+    assert added.stderr.endswith("known.json now contains 2 findings, with 1 new error\n")
+    assert trainyard("lint", "c.yaml", "--baseline", "known.json").exit_code == 0
 
 
 @pytest.mark.parametrize(

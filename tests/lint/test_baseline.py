@@ -87,6 +87,15 @@ def test_a_fixed_finding_is_reported_as_stale(spoilt: Path) -> None:
     assert sift(spoilt) == []
 
 
+def test_beside_a_new_error_no_entry_is_called_stale(spoilt: Path) -> None:
+    write(spoilt)
+    train = spoilt / "components" / "train.yaml"
+    train.write_text(train.read_text().replace("shm-size", "shm_size"))
+    pipeline = spoilt / "pipelines" / "digits.yaml"
+    pipeline.write_text(pipeline.read_text().replace("jobs:", "job:"))
+    assert {each.rule for each in sift(spoilt)} == {"AML101"}
+
+
 def test_entries_of_files_that_were_not_checked_stay(spoilt: Path) -> None:
     write(spoilt)
     prepare = spoilt / "components" / "prepare.yaml"

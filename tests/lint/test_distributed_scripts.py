@@ -361,6 +361,11 @@ def test_a_misspelt_variable_of_pytorch_is_found(tmp_path: Path, name: str) -> N
     assert rules(tmp_path, RIGHT.replace('"LOCAL_RANK"', f'"{name}"')) == ["AML621"]
 
 
+@pytest.mark.parametrize("name", ["OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID"])
+def test_a_variable_of_another_launcher_is_found(tmp_path: Path, name: str) -> None:
+    assert rules(tmp_path, RIGHT.replace('"LOCAL_RANK"', f'"{name}"')) == ["AML621"]
+
+
 @pytest.mark.parametrize(
     ("script", "before"),
     [

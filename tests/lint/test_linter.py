@@ -346,3 +346,53 @@ def test_five_hundred_files_take_little_longer_than_parsing_them(tmp_path: Path)
     untraced = {name: value for name, value in os.environ.items() if not name.startswith("COV")}
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=untraced)
     assert float(done.stdout) < 2
+
+
+def test_a_module_that_is_almost_one_in_the_code_is_found_with_any_environment(tmp_path: Path) -> None:
+    text = (
+        "type: command\nname: c\nis_deterministic: false\nenvironment: azureml:e:1\ncode: .\ncommand: python train.py\n"
+    )
+    file = put(tmp_path, "c.yml", text)
+    put(tmp_path, "model.py", "class Net: ...\n")
+    put(tmp_path, "train.py", "import mode1x\nfrom modle import Net\n\nprint(Net, mode1x)\n")
+    (found,) = lint([file]).diagnostics
+    assert (found.rule, found.message, found.hint) == (
+        "AML509", "train.py imports 'modle', which its code does not have", "Did you mean 'model'?",
+    )  # fmt: skip
+    assert found.related[0].span.line == 2
+    put(tmp_path, "modle.py", "class Net: ...\n")
+    assert rules_of(file) == []
+
+
+@pytest.mark.parametrize(
+    ("written", "hint"),
+    [
+        ("process_count_per_instance: 2\n", "It belongs under `distribution`."),
+        ("distribution: {type: pytorch, instance_count: 2}\n", "It belongs under `resources`."),
+        ("distribution: {type: pytorch, process_count_per_node: 2}\n", "Did you mean 'process_count_per_instance'?"),
+        (
+            "\u200bcompute: azureml:c\n",
+            "It begins with the invisible character U+200B (zero width space): remove it, or",
+        ),
+    ],
+)
+def test_an_unknown_key_is_explained(tmp_path: Path, written: str, hint: str) -> None:
+    file = put(tmp_path, "job.yml", f"type: command\nenvironment: azureml:e:1\ncommand: python -V\n{written}")
+    (found,) = (each for each in lint([file]).diagnostics if each.rule == "AML101")
+    assert found.hint.startswith(hint)
+
+
+@pytest.mark.parametrize(
+    "line", ["\u00a0\u00a0instance_count: 1\n  shm_size: 2g", "  shm_size: 2g\n \u00a0instance_count: 1"]
+)
+def test_an_invisible_character_in_the_indentation_is_named_on_its_line(tmp_path: Path, line: str) -> None:
+    file = put(tmp_path, "job.yml", f"type: command\nresources:\n{line}\n")
+    (found,) = lint([file]).diagnostics
+    assert found.message == "not YAML: the line begins with the invisible character U+00A0 (no-break space)"
+    assert found.span.line == 3 + line[: line.index("\u00a0")].count("\n")
+
+
+def test_a_registered_environment_without_its_prefix_is_recognized(tmp_path: Path) -> None:
+    file = put(tmp_path, "job.yml", "type: command\ncompute: azureml:c\nenvironment: churn-env:3\ncommand: python -V\n")
+    (found,) = lint([file]).diagnostics
+    assert (found.rule, found.hint) == ("AML405", "Did you mean 'azureml:churn-env:3'?")

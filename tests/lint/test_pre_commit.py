@@ -58,6 +58,17 @@ def test_the_hook_stops_a_commit_that_breaks_a_pipeline_elsewhere(repository: Pa
     assert "error[AML302]" in done.stdout
 
 
+def test_the_hook_runs_for_a_commit_that_changes_only_a_script(repository: Path) -> None:
+    train = repository / "components" / "train.yaml"
+    train.write_text(train.read_text().replace("is_deterministic", "is_determinstic"))
+    run("git", "-c", "user.name=t", "-c", "user.email=t@t", "commit", "-qam", "all", folder=repository)
+    (repository / "train.py").write_text("print()\n")
+    run("git", "add", "train.py", folder=repository)
+    done = run(PRE_COMMIT, "run", "trainyard-lint", folder=repository)
+    assert done.returncode == 1
+    assert "error[AML101]" in done.stdout
+
+
 def test_the_hook_can_fix(repository: Path) -> None:
     config: Any = yaml.safe_load((repository / ".pre-commit-config.yaml").read_text())
     config["repos"][0]["hooks"][0]["args"] = ["--fix"]

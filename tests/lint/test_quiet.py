@@ -666,3 +666,13 @@ def test_what_a_run_leaves_is_named_with_the_command_that_makes_it(tmp_path: Pat
     assert found.hint == "`trainyard run pipelines/fit.yaml --profile local --name base` makes it."
     (aside / left).mkdir(parents=True)
     assert rules(aside, JOB + "command: run ${{inputs.model}}\n" + inputs) == []
+
+
+def test_no_quotes_are_asked_for_where_the_script_takes_a_number(tmp_path: Path) -> None:
+    script = "import argparse\n\np = argparse.ArgumentParser()\np.add_argument('--lr', type=float)\np.parse_args()\n"
+    (tmp_path / "train.py").write_text(script)
+    text = (
+        COMPONENT
+        + "code: .\ncommand: python train.py --lr ${{inputs.lr}}\ninputs: {lr: {type: string, default: fast}}\n"
+    )
+    assert rules(tmp_path, text) == ["AML505"]

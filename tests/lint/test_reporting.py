@@ -98,6 +98,7 @@ def test_the_summary_suggests_what_to_do_next() -> None:
     found = [finding("error"), finding("error"), finding("info")]
     counts, hints = "2 errors, 0 warnings, 1 note in 4 files", "--fix can fix 1 of them; `trainyard explain AML001`"
     assert summarise(found, 4, fixable=1) == f"{counts}; {hints} explains the first"
+    assert summarise([finding("info"), finding("error")], 1).endswith("explains the first error")
 
 
 # SARIF

@@ -305,8 +305,14 @@ SWEEP: dict[str, Any] = {
         # OperationOrchestrator.get_asset_arm_id: "Version must be provided".
         ({"environment": "azureml:any"}, "'azureml:any' has no version"),
         # ChoiceSchema: integers, texts, numbers and mappings.
-        (SWEEP | {"search_space": "{x: {type: choice, values: [true, false]}}"}, "not the boolean true"),
-        (SWEEP | {"search_space": "{x: {type: choice, values: [[1, 2], [3]]}}"}, "not a list"),
+        (
+            SWEEP | {"search_space": "{x: {type: choice, values: [true, false]}}"},
+            "is the boolean true; expected a string or a number",
+        ),
+        (
+            SWEEP | {"search_space": "{x: {type: choice, values: [[1, 2], [3]]}}"},
+            "is a list; expected a string or a number",
+        ),
     ],
 )
 def test_what_the_official_client_refuses_is_refused(project: Project, fields: dict[str, Any], refused: str) -> None:
@@ -377,35 +383,56 @@ GIVEN_DATA = {"inputs": PARALLEL["inputs"]}
 @pytest.mark.parametrize(
     ("document", "refused"),
     [
-        (COMMAND | {"inputs": {"x": float("inf")}}, "not the number inf"),
+        (COMMAND | {"inputs": {"x": float("inf")}}, "is the number inf; expected a literal"),
         (COMMAND | {"inputs": {"x": 1, "x.y": 2}}, "'x.y' is in the group 'x'"),
         (COMMAND | {"inputs": {"a-b": 1}}, "'a-b' is not a valid name"),
         (COMMAND | {"outputs": {"x.y": None}}, "'x.y' is not a valid name"),
-        (COMMAND | {"name": 3}, "'name' is a string, not the number 3"),
-        (COMMAND | {"properties": {"a": 1}}, "'a' is a string (quote numbers and booleans), not the number 1"),
-        (COMMAND | {"services": {"s": {"type": "ssh", "port": "a"}}}, "'port' is a whole number, not the text 'a'"),
+        (COMMAND | {"name": 3}, "'name' is the number 3; expected a string"),
+        (COMMAND | {"properties": {"a": 1}}, "'a' is the number 1; expected a string (quote numbers and booleans)"),
+        (COMMAND | {"services": {"s": {"type": "ssh", "port": "a"}}}, "'port' is 'a'; expected a whole number"),
         (DRAWN | {"search_space": {"x": {"type": "uniform", "min_value": 0, "max_value": float("inf")}}}, "number inf"),
         (DRAWN | {"limits": {"max_concurrent_trials": 2}}, "'limits' has no 'max_total_trials'"),
         (DRAWN | {"early_termination": {"type": "truncation_selection"}}, "has no 'truncation_percentage'"),
-        (DRAWN | {"sampling_algorithm": {"type": "random", "seed": "x"}}, "'seed' is a whole number, not the text"),
+        (DRAWN | {"sampling_algorithm": {"type": "random", "seed": "x"}}, "'seed' is 'x'; expected a whole number"),
         (DRAWN | {"trial": {**SWEEP["trial"], "inputs": {"a": 1}}}, "unknown key 'inputs' in 'trial'"),
-        (DRAWN | {"trial": "./component.yaml"}, "'trial' is keys such as command and environment"),
-        (PARALLEL | {"mini_batch_size": 1}, "'mini_batch_size' is a number of files, or of bytes such as 10kb, not"),
+        (
+            DRAWN | {"trial": "./component.yaml"},
+            "'trial' is './component.yaml'; expected keys such as command and environment",
+        ),
+        (
+            PARALLEL | {"mini_batch_size": 1},
+            "'mini_batch_size' is the number 1; expected a number of files, or of bytes such as 10kb",
+        ),
         (PARALLEL | {"task": WITHOUT_ENVIRONMENT}, "'task' has no 'environment'"),
         (PARALLEL | {"limits": {"timeout": 3}}, "unknown key 'limits' in the job 'job'; Azure ML's client refuses"),
-        (PARALLEL | {"environment_variables": {"A": 1}}, "'A' is a string (quote numbers and booleans), not"),
-        (PARALLEL | {"partition_keys": [1]}, "item 1 of 'partition_keys' is a column's name, not the number 1"),
-        (in_place(PARALLEL_COMPONENT | {"mini_batch_size": 1}, **GIVEN_DATA), "'mini_batch_size' is a number of files"),
+        (
+            PARALLEL | {"environment_variables": {"A": 1}},
+            "'A' is the number 1; expected a string (quote numbers and booleans)",
+        ),
+        (PARALLEL | {"partition_keys": [1]}, "item 1 of 'partition_keys' is the number 1; expected a column's name"),
+        (
+            in_place(PARALLEL_COMPONENT | {"mini_batch_size": 1}, **GIVEN_DATA),
+            "'mini_batch_size' is the number 1; expected a number of files",
+        ),
         (in_place(PARALLEL_COMPONENT | {"task": WITHOUT_ENVIRONMENT}, **GIVEN_DATA), "'task' has no 'environment'"),
-        (in_place(PARALLEL_COMPONENT | {"retry_settings": [1]}, **GIVEN_DATA), "'retry_settings' is keys with values"),
-        (in_place(PARALLEL_COMPONENT | {"logging_level": "LOUD"}, **GIVEN_DATA), "none of DEBUG, INFO, WARNING"),
+        (
+            in_place(PARALLEL_COMPONENT | {"retry_settings": [1]}, **GIVEN_DATA),
+            "'retry_settings' is a list; expected keys with values",
+        ),
+        (
+            in_place(PARALLEL_COMPONENT | {"logging_level": "LOUD"}, **GIVEN_DATA),
+            "expected one of DEBUG, INFO, WARNING",
+        ),
         (in_place(PARALLEL_COMPONENT, task={"type": "run_function"}, **GIVEN_DATA), "'task' has no 'environment'"),
-        (in_place(PARALLEL_COMPONENT, environment_variables={"A": 1}, **GIVEN_DATA), "'A' is a string (quote"),
+        (
+            in_place(PARALLEL_COMPONENT, environment_variables={"A": 1}, **GIVEN_DATA),
+            "'A' is the number 1; expected a string (quote",
+        ),
         (declaring({"type": "integer", "default": "abc"}), "the text 'abc' is not a whole number"),
         (declaring({"type": "number", "default": "${{inputs.y}}"}), "the text '${{inputs.y}}' is not a number"),
         (declaring({"type": "boolean", "default": 3}), "the number 3 is neither true nor false"),
-        (declaring({"type": "integer", "min": "a"}), "'min' is a number, not the text 'a'"),
-        (declaring({"type": "integer", "max": float("inf")}), "'max' is a number, not the number inf"),
+        (declaring({"type": "integer", "min": "a"}), "'min' is 'a'; expected a number"),
+        (declaring({"type": "integer", "max": float("inf")}), "'max' is the number inf; expected a number"),
         (in_place(COMMAND_COMPONENT | {"inputs": UNREAD_DEFAULT}), "does not set the required input 'x'"),
         (
             in_place({"type": "pipeline", "jobs": {"a": COMMAND}}),

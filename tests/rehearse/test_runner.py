@@ -575,6 +575,12 @@ def test_a_missing_module_is_traced_back_by_the_name_of_its_package(workspace: A
     assert "conda.yaml:3 asks for opencv-python-headless: install it (package opencv-python" in reason
 
 
+def test_a_misspelt_module_of_the_code_is_recognized(workspace: Any) -> None:
+    (workspace.root / "src" / "model.py").write_text("")
+    reason = workspace.run(workspace.one_job("python -c 'import modle'")).jobs["work"].reason
+    assert reason.endswith("; did you mean 'model', which is in the code?")
+
+
 def test_a_program_that_is_missing_is_the_reason(workspace: Any) -> None:
     record = workspace.run(workspace.one_job("echo first; Rscript-of-nobody train.R"))
 

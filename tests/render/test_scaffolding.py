@@ -337,6 +337,12 @@ def test_an_existing_repository_gets_lint_and_nothing_else() -> None:
     }  # fmt: skip
 
 
+def test_the_hook_of_an_existing_repository_runs_for_all_that_lint_reads(repository: Project) -> None:
+    config = yaml.safe_load(existing_repository("ours", FROM_GIT)[".pre-commit-config.yaml"])
+    (published,) = yaml.safe_load((repository.root / ".pre-commit-hooks.yaml").read_text())
+    assert config["repos"][0]["hooks"][0]["types_or"] == published["types_or"]
+
+
 def test_editors_are_recommended_the_extension_that_is_released(repository: Project) -> None:
     package = json.loads((repository.root / "editors/vscode/package.json").read_text())
     for texts in (new_project("demo", "blank", FROM_GIT), existing_repository("demo", FROM_GIT)):

@@ -16,7 +16,7 @@ import click
 from trainyard.cli.parameters import OneOf, PathOf
 from trainyard.errors import UsageError
 from trainyard.lint import linter
-from trainyard.lint.config import FAIL_ON, LintSettings, beginnings_of_ids
+from trainyard.lint.config import FAIL_ON, SEVERITIES, LintSettings, beginnings_of_ids
 from trainyard.lint.linter import LintResult
 from trainyard.lint.processors import aside, processors
 from trainyard.lint.rules import RULES
@@ -32,6 +32,7 @@ from trainyard.project_findings import (
 from trainyard.settings.quantities import counted
 from trainyard.spec.diagnostic import Diagnostic
 from trainyard.spec.findings import DocumentStore
+from trainyard.spec.rules import UNREADABLE_FILE, WRONG_ENCODING, YAML_SYNTAX
 from trainyard.terminal import colour_choice, print_diagnostics, short
 
 _FORMATS = ("text", "json", "sarif", "github")
@@ -153,6 +154,7 @@ def _ask_before_reading_much(folder: Path) -> None:
 
 
 _MOST_UNASKED = 5000
+_UNREADABLE = frozenset({UNREADABLE_FILE.id, YAML_SYNTAX.id, WRONG_ENCODING.id})
 _STDIN = Path("-")
 _USE_OF_STDIN = (
     "write `trainyard lint - --stdin-filename FILE`, without --fix and other files: where FILE lies determines what it "
@@ -195,11 +197,21 @@ def _is_rendered(file: Path) -> bool:
 def keep_in_baseline(
     file: Path, found: Sequence[Diagnostic], checked: Sequence[Path], root: Path | None = None
 ) -> None:
-    """Write findings to a baseline, within `root` if that is given, and say how many it has then."""
+    """Write findings to a baseline, within `root` if that is given; report how many it has, and which errors are new.
+
+    Raise UsageError, and write nothing, if a file cannot be read that could be read before.
+    """
     from trainyard.lint.baseline import read_baseline, write_baseline
 
-    written = write_baseline(file, found, checked, read_baseline(file) if file.exists() else None, root)
-    click.echo(f"{short(file)} now contains {counted(written, 'finding')}", err=True)
+    previous = read_baseline(file) if file.exists() else None
+    new = previous.new_findings(found, checked) if previous is not None else []
+    errors = [each for each in new if each.severity == "error"]
+    print_diagnostics(errors)
+    if any(each.rule in _UNREADABLE for each in errors):
+        raise UsageError(f"{short(file)} is unchanged: fix what cannot be read first, then write the baseline")
+    written = write_baseline(file, found, checked, previous, root)
+    added = f", with {counted(len(errors), 'new error')}" if errors else ""
+    click.echo(f"{short(file)} now contains {counted(written, 'finding')}{added}", err=True)
 
 
 def _print(diagnostics: Sequence[Diagnostic], output_format: str, texts: Mapping[Path, str]) -> None:
@@ -233,5 +245,7 @@ def summarise(diagnostics: Sequence[Diagnostic], files_checked: int, *, known: i
     if fixable:
         line += f"; --fix can fix {fixable} of them"
     if diagnostics:
-        line += f"; `trainyard explain {diagnostics[0].rule}` explains the first"
+        worst = min(diagnostics, key=lambda each: SEVERITIES.index(each.severity))
+        which = "" if worst is diagnostics[0] else f" {worst.severity}"
+        line += f"; `trainyard explain {worst.rule}` explains the first{which}"
     return line

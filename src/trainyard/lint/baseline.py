@@ -54,6 +54,8 @@ class Baseline:
                 left[identity] -= 1
             else:
                 new.append(diagnostic)
+        if any(diagnostic.severity == "error" for diagnostic in new):
+            return new  # an error may keep the checks of other files from running
         return [*new, *sorted(self._stale(left, checked), key=lambda diagnostic: diagnostic.span)]
 
     def _stale(self, left: Counter[Identity], checked: Collection[Path]) -> Iterable[Diagnostic]:

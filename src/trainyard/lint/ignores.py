@@ -124,13 +124,11 @@ class _Reader:
             first, last = (1, len(self._starts)) if word == "ignore-file" else self._lines_meant(start)
             for found in _ID.finditer(ids):
                 offset = start + directive.start("ids") + found.start()
-                self._add(found[0], self._span(offset, offset + len(found[0])), first, last)
-
-    def _add(self, rule: str, span: Span, first: int, last: int) -> None:
-        if rule in self._rules:
-            self.entries.append(Ignore(rule, span, first, last))
-        else:
-            self._problem(span, f"unknown rule '{rule}'", suggest_rule(rule, self._rules))
+                span = self._span(offset, offset + len(found[0]))
+                if found[0] in self._rules:
+                    self.entries.append(Ignore(found[0], span, first, last))
+                else:
+                    self._problem(span, f"unknown rule '{found[0]}'", suggest_rule(found[0], self._rules))
 
     @cached_property
     def _next_that_is_no_comment(self) -> list[int]:

@@ -223,8 +223,7 @@ class _Session:
             with limited_cpu(CPU_SECONDS):
                 document = self._store.peek(file)
         except TooSlow:
-            self._started.add(file)
-            self.files.append(file)
+            self._begin(file)
             self._add([_too_slow(file)])
             return
         except SpecError as error:

@@ -17,7 +17,7 @@ from trainyard.spec.documents import Document, Entry, Node
 from trainyard.spec.expressions import only_binding
 from trainyard.spec.job_types import script_file
 from trainyard.spec.parsed import ParsedCommand
-from trainyard.spec.shell_lexer import Word, simple_commands
+from trainyard.spec.shell_lexer import Word, simple_commands, words_with_values
 from trainyard.spec.shell_words import Call, CalledScript
 
 _LONG_WITH_ONE_DASH = regex(r"-[A-Za-z][A-Za-z0-9_-]{2,}(?:=.*)?", re.DOTALL)
@@ -153,3 +153,11 @@ def script_steps(file: LintedFile) -> Iterator[ScriptStep]:
         task = node if is_spark else node.get("task")
         if node.word("type") in ("spark", "parallel") and task is not None and task.is_mapping:
             yield ScriptStep(node, task, file.document, is_spark)
+
+
+def limited_values(called: CalledScript, flags: ScriptFlags) -> Iterator[tuple[Flag, Word]]:
+    """Each flag that takes one of some choices, or a number, with the value that is passed."""
+    for name, _, value in words_with_values(called.call.arguments):
+        flag = flags.find(name) if name.startswith("-") else None
+        if flag is not None and value is not None and (flag.choices is not None or flag.number is not None):
+            yield flag, value

@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from trainyard.printing import last_lines, plain_text
+from trainyard.project_files import modules_in
 from trainyard.rehearse.attempts import Attempt, AttemptEnd, GivenInput
 from trainyard.rehearse.rank_processes import ProcessesEnded
 from trainyard.settings.files import files_beneath
 from trainyard.settings.quantities import cut
 from trainyard.settings.regex import regex
+from trainyard.settings.suggestions import misspelt_name
 
 _ERROR_LINES = 15
 # A shell's exit code for a program that it does not find, and how bash and dash say so.
@@ -146,6 +148,9 @@ def _explain(attempt: Attempt, rank: int, code: int, cause: str | None) -> str:
     missing = _MISSING_MODULE.search(cause)
     if missing is None:
         return explained
+    meant = misspelt_name(missing[1], modules_in(filter(None, [attempt.job.component.code])))
+    if meant is not None:
+        return f"{explained}; did you mean '{meant}', which is in the code?"
     if attempt.image is not None:
         return f"{explained}; add its package to the environment: {attempt.image.name} does not have it"
     from trainyard.rehearse.environment_packages import where_to_add  # packaging takes 30 ms to import

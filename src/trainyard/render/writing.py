@@ -135,5 +135,5 @@ def _explaining(path: Path, done: str) -> Iterator[None]:
         yield
     except OSError as error:
         message = f"cannot be {done}: {(error.strerror or str(error)).lower()}"
-        hint = "No file is left half-written; render again once there is space and permission to write."
+        hint = "No file is left half-written; try again once there is space and permission to write."
         raise SpecError(rules.CANNOT_WRITE.at(Span(path), message, hint=hint)) from None

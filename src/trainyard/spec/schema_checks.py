@@ -28,6 +28,7 @@ from trainyard.spec.rules import (
     WRONG_TYPE,
 )
 from trainyard.spec.set_arguments import COMMAND_LINE
+from trainyard.spec.yaml_parsing import invisible_indent
 
 if TYPE_CHECKING:
     import jsonschema_rs
@@ -41,6 +42,7 @@ _WORD = "x-word"
 # Whole words: a comment on data-parallel training has none. To look for them one by one is 30 times as fast.
 _RARE_JOBS = ("parallel", "spark", "sweep", "automl", "data_transfer")
 _NAMES_RARE_JOB = regex(rf"(?<![\w-])(?:{'|'.join(_RARE_JOBS)})(?![\w-])")
+_NAME_AND_VERSION = regex(r"[\w-][\w.-]*(?::[\w.-]+|@latest)")
 _SHARED = "common.schema.json"
 # What most pipelines consist of: half the time of one after the other, since they have most definitions in common.
 _COMPILED_TOGETHER = ("pipeline", "component", "environment")
@@ -49,8 +51,8 @@ _MOST_HINTS = 100
 
 # What Azure ML's client does with an unknown key, by place.
 _FATE_AT_ROOT: dict[Kind, str] = {
-    "component": "Azure ML ignores it, and what it was to set keeps its default",
-    "pipeline_component": "Azure ML ignores it, and what it was to set keeps its default",
+    "component": "Azure ML ignores it and uses the default",
+    "pipeline_component": "Azure ML ignores it and uses the default",
     "profile": "no template reads it",
 }
 _FATE_IN_JOB = "Azure ML sends it along and ignores it"
@@ -207,6 +209,11 @@ def _unknown_key(
         hint = "Write `tier: low_priority`, or `tier: dedicated`."
     if kind == "environment" and key == "type":
         hint = "Remove it: `image`, `build` and `conda_file` say what an environment is."
+    home = _HOMES_OF_KEYS.get(key)
+    if home in known or {home, *path[-1:]} == {"distribution", "resources"}:
+        hint = f"It belongs under `{home}`."
+    if (invisible := invisible_indent(key)) is not None:
+        hint = f"It begins with the invisible character {invisible}: remove it, or write spaces."
     hint = hint or did_you_mean(key, free)
     meant = only_close(key, free)
     span = document.key_span([*path, key])
@@ -291,6 +298,7 @@ def _bad_names(path: list[str | int], rule: Mapping[str, Any], document: Documen
 
 _RULES_IN_SCHEMAS = {rule.id: rule for rule in (UNKNOWN_KEY, WRONG_TYPE, NOT_A_CHOICE, BAD_ASSET_NAME, BAD_REFERENCE)}
 _SYNONYMS_OF_KEYS: dict[str, str] = word_tables("spec")["synonyms_of_keys"]["words"]
+_HOMES_OF_KEYS: dict[str, str] = word_tables("spec")["homes_of_keys"]["words"]
 _SYNONYMS: dict[str, str] = word_tables("spec")["synonyms_of_types"]["words"]
 _TYPE_WORDS: dict[str, str] = word_tables("spec")["types"]["words"]
 _BOUND_WORDS: dict[str, str] = word_tables("spec")["bounds"]["words"]
@@ -311,6 +319,7 @@ def _wrong_value(
     rule = _RULE_OF_KEYWORD.get(keyword, WRONG_TYPE)
     span, hint, replacement = node.span, "", None
     related: tuple[Related, ...] = ()
+    found = describe(node.data).removeprefix("the text ")
     expected = holder.get(_EXPECTED, "")
     options = _choices(holder)
     if keyword in ("enum", "anyOf", "const") and options and not isinstance(options[0], bool):
@@ -319,7 +328,7 @@ def _wrong_value(
         synonym = _SYNONYMS.get(str(node.text or node.data).lower(), "")
         replacement = synonym if synonym in known else None
         hint = f"Did you mean '{synonym}'?" if replacement else close_match(node.text or str(node.data), known)
-        message = f"{name} is {describe(node.data)}, which is none of {', '.join(map(str, options))}"
+        message = f"{name} is {found}; expected {'one of ' * (len(options) > 1)}{', '.join(known)}"
     elif keyword == "anyOf" and all(branch.keys() == {"required"} for branch in holder["anyOf"]):
         rule, span = MISSING_KEY, _head_span(path, document)
         message = f"{expected}, and {'this' if not path else name} has neither"
@@ -328,28 +337,26 @@ def _wrong_value(
         related = _typos_for(wanted, node, holder)
     elif keyword in _BOUND_WORDS:
         message = f"{name} is {node.text or node.data}; it is {_BOUND_WORDS[keyword].format(limit=detail)}"
-    elif keyword == "type":
-        expected = expected or " or ".join(_TYPE_WORDS[word] for word in detail)
-        message = f"{name} is {expected}, not {describe(node.data)}"
-        if node.data is None and path:
-            rule, span, message = MISSING_KEY, document.key_span(path), f"{name} has nothing beneath it"
-        elif isinstance(node.data, (bool, int, float)) and "string" in detail:
-            replacement = f'"{node.text}"'
-            hint = f"Quote it: {replacement}."
     elif keyword in ("minItems", "minProperties", "minLength"):
         span, message = _head_span(path, document), f"{name} is empty"
     elif expected and keyword == "not":
         span, message = document.key_span(path), f"{name} is {expected}"
-    elif expected:
-        message = f"{name} is {expected}, not {describe(node.data)}"
+    elif expected or keyword == "type":
+        expected = expected or " or ".join(_TYPE_WORDS[word] for word in detail)
+        message = f"{name} is {found}; expected {expected}"
         if rule == WRONG_TYPE and node.data is None and path:
             rule, span, message = MISSING_KEY, document.key_span(path), f"{name} has nothing beneath it"
+        elif keyword == "type" and isinstance(node.data, (bool, int, float)) and "string" in detail:
+            replacement = f'"{node.text}"'
+            hint = f"Quote it: {replacement}."
     else:
         message = f"{name} cannot be {describe(node.data)}"
     if path[-1:] == ["shm_size"] and node.text.isdecimal():
         hint = f"Write {node.text}g, if these are gigabytes."
     if _RULE in holder and rule is not MISSING_KEY:
         rule = _RULES_IN_SCHEMAS[holder[_RULE]]
+    if rule is BAD_REFERENCE and _NAME_AND_VERSION.fullmatch(node.text):
+        hint = f"Did you mean 'azureml:{node.text}'?"
     # What the client accepts anyway is another string, never a list or mapping in its place.
     is_collection = keyword == "type" and isinstance(node.data, (dict, list))
     severity: Severity | None = "error" if is_collection else holder.get(_SEVERITY)

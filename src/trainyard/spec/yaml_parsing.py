@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import unicodedata
 from array import array
 from collections.abc import Iterator
 from functools import lru_cache
@@ -49,6 +50,8 @@ _SHORTEST_DEEP_LINE = 2 * DEEPEST_NESTING
 STRING_TAG = "tag:yaml.org,2002:str"
 COLLECTION_TAGS = frozenset({"tag:yaml.org,2002:map", "tag:yaml.org,2002:seq"})
 
+_SPACES = "Indent with spaces."
+_INVISIBLE_INDENT = regex("[ \t]*([\u00a0\u1680\u2000-\u200d\u202f\u205f\u2060\u3000\ufeff])")
 _HINT_BY_PROBLEM: dict[str, str] = word_tables("spec")["yaml_hints"]["words"]
 
 
@@ -105,9 +108,9 @@ def compose(file: Path, text: str, problems: list[Diagnostic]) -> yaml.Node:
 
 
 def _refuse_unreadable(file: Path, text: str) -> None:
-    # A character takes four bytes at most, so that only large text is encoded.
-    if len(text) * 4 > LARGEST_FILE_BYTES and len(text.encode("utf-8", "surrogatepass")) > LARGEST_FILE_BYTES:
-        raise SpecError(_too_many_bytes(file, len(text.encode("utf-8", "surrogatepass"))))
+    size_bytes = len(text.encode("utf-8", "surrogatepass"))
+    if size_bytes > LARGEST_FILE_BYTES:
+        raise SpecError(_too_many_bytes(file, size_bytes))
     if "\0" in text:
         span = _point(file, text[: text.index("\0")])
         raise SpecError(WRONG_ENCODING.at(span, "the file is binary, or UTF-16: it contains a NUL byte"))
@@ -220,7 +223,7 @@ def _syntax_problem(file: Path, text: str, error: yaml.YAMLError) -> Diagnostic:
     hint = next((hint for part, hint in _HINT_BY_PROBLEM.items() if part in problem), "")
     if "cannot start any token" in problem:
         if character == "\t":
-            problem, hint = "a tab where YAML requires spaces", "Indent with spaces."
+            problem, hint = "a tab where YAML requires spaces", _SPACES
         else:
             problem, hint = f"a value cannot begin with {character!r}", "Quote the value."
     related = []
@@ -234,7 +237,17 @@ def _syntax_problem(file: Path, text: str, error: yaml.YAMLError) -> Diagnostic:
     if opening is not None:
         problem, hint = f"the quote that opens here closes in line {mark.line + 1} only", "Close it on its own line."
         mark, related = opening, []
+    for number, line in list(enumerate(source_lines(text), start=1))[max(mark.line - 1, 0) : mark.line + 1]:
+        if (invisible := invisible_indent(line)) is not None:
+            message = f"not YAML: the line begins with the invisible character {invisible}"
+            return YAML_SYNTAX.at(Span(file, number, 1, number, 2), message, _SPACES)
     return YAML_SYNTAX.at(span_at(file, mark), f"not YAML: {problem}", hint=hint, related=tuple(related))
+
+
+def invisible_indent(line: str) -> str | None:
+    """Name the first character of a line's indentation that looks like a space, or like nothing, and is no blank."""
+    match = _INVISIBLE_INDENT.match(line)
+    return f"U+{ord(match[1]):04X} ({unicodedata.name(match[1]).lower()})" if match is not None else None
 
 
 def _swallowing_quote(text: str, line: int) -> Any | None:

@@ -521,6 +521,7 @@ def _sums_of_losses(syntax: Syntax) -> Iterator[tuple[str, str]]:
 def _variables_not_set(script: _Script, placement: Placement) -> Iterator[Diagnostic]:
     """PyTorch's variables under MPI, unless something mentions those of MPI; and names that are close to them."""
     known, is_mpi = PyTorch.rank_variables, isinstance(placement.distribution, Mpi)
+    is_pytorch = isinstance(placement.distribution, PyTorch) and "mpi" not in script.command
     has_other_source = any("OMPI_" in name or name in ("mpi4py", "init_distributed") for name in script.names)
     imported, on_condition = script.syntax.imported, conditional(script.syntax)
     reads = [node for node in script.syntax.of(ast.Subscript) if dotted(node.value, imported) == "os.environ"]
@@ -531,13 +532,13 @@ def _variables_not_set(script: _Script, placement: Placement) -> Iterator[Diagno
         if not isinstance(name, str) or name in given or name in script.command or id(node) in on_condition:
             continue
         meant = only_close(name, known) if name not in known else None
-        if meant is not None or (name in known and is_mpi and not has_other_source):
+        is_foreign = is_pytorch and name.startswith(("SLURM_", "OMPI_COMM_WORLD_"))
+        if meant is not None or is_foreign or (name in known and is_mpi and not has_other_source):
             message = (
-                f"{script.called.name} reads {name}, which Azure ML does not set{' with `type: mpi`' * (not meant)}"
+                f"{script.called.name} reads {name}, which Azure ML does not set{' with `type: mpi`' * (name in known)}"
             )
-            hint = (
-                f"Did you mean '{meant}'?" if meant is not None else "Write `type: pytorch`, or read OMPI_COMM_WORLD_*."
-            )
+            own = "Write `type: pytorch`, or read OMPI_COMM_WORLD_*." if is_mpi else "Read RANK and WORLD_SIZE."
+            hint = f"Did you mean '{meant}'?" if meant is not None else own
             yield script.found(PROCESS_GROUP, node, message, hint, "it is read here")._replace(severity="warning")
             return
 

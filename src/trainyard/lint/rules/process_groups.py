@@ -41,7 +41,7 @@ PROCESS_GROUP = Rule("AML621", "process-group", "error").explained(
     summary="A script creates its process group in a way that cannot work on the machines of the job.",
     why="NCCL needs a GPU for each process; on machines without one, use gloo. With a rank or an address of its own "
     "in the script, every process is the same one or waits for itself: Azure ML sets RANK, WORLD_SIZE and MASTER_ADDR, "
-    "not with `type: mpi`, and under no other name. Only what does not depend on a condition is looked at.",
+    "not with `type: mpi`, and under no other name (a warning). Code under a condition is not checked.",
     example="""\
 @command - ./src
 command: python ‸train.py

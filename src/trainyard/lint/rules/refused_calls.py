@@ -91,7 +91,7 @@ def _contradictions(given: Mapping[str, object]) -> Iterator[tuple[str, str]]:
         value = given.get(name)
         for word in value.split() if isinstance(value, str) else ():
             if word not in words:
-                yield f"{name} is '{word}', which is none of {', '.join(words)}", close_match(word, words)
+                yield f"{name} is '{word}'; expected one of {', '.join(words)}", close_match(word, words)
     if given.get("fp16") is True and given.get("bf16") is True:
         yield "fp16 and bf16 are both true, and a training has one precision", "Leave out one of them."
     evaluated = given.get("eval_strategy", given.get("evaluation_strategy", "no"))

@@ -13,6 +13,7 @@ from trainyard.lint.script_calls import (
     declared,
     given_flags,
     is_word,
+    limited_values,
     other_command,
     readable_calls,
     script_steps,
@@ -28,7 +29,7 @@ from trainyard.spec.literals import WRONG_LITERAL
 from trainyard.spec.model import Port
 from trainyard.spec.parsed import ParsedCommand, ParsedPipeline
 from trainyard.spec.rule import Rule
-from trainyard.spec.shell_lexer import Word, simple_commands, words_with_values
+from trainyard.spec.shell_lexer import Word, simple_commands
 from trainyard.spec.shell_words import CalledScript
 
 _SCRIPT = """\
@@ -212,7 +213,7 @@ def _values(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic
 
 def _values_of_words_and_ports(called: CalledScript, flags: ScriptFlags) -> Iterator[Diagnostic]:
     """What the command passes to flags, and what inputs that it passes are by default, or may be."""
-    for flag, word in _passed(called, flags):
+    for flag, word in limited_values(called, flags):
         if only_binding(word.text) is None:
             is_literal = word.is_plain and "${{" not in word.text
             if is_literal and flag.choices is not None and word.text not in flag.choices:
@@ -237,7 +238,7 @@ def _values_of_jobs(pipeline: ParsedPipeline, context: LintContext) -> Iterator[
         if command.component.code is None:
             continue
         for called, flags in calls_with_flags(command, context):
-            for flag, word in _passed(called, flags):
+            for flag, word in limited_values(called, flags):
                 name = name_bound(word.text, "inputs") or ""
                 given, port = job.inputs.get(name), command.component.inputs.get(name)
                 if given is not None and port is not None and port.choices is None:
@@ -252,7 +253,7 @@ def _values_of_searches(command: ParsedCommand, context: LintContext) -> Iterato
         drawn = {name: node.entries["type"].value for name, node in space.items() if draws_fractions(node)}
         hint = "Use randint, choice, or quniform with q: 1."
         for called, flags in calls_with_flags(command, context):
-            for flag, word in _passed(called, flags):
+            for flag, word in limited_values(called, flags):
                 name = name_bound(word.text, "search_space") or ""
                 for item in space[name].items_of("values") if name in space else ():
                     yield from _judged(item.value, flag, None)
@@ -265,14 +266,6 @@ def _values_of_searches(command: ParsedCommand, context: LintContext) -> Iterato
             if port is not None and port.type == "integer":
                 message = f"'{name}' is of type integer, and {kind.text} draws fractions"
                 yield WRONG_LITERAL.at(kind.span, message, hint, [port.declared])
-
-
-def _passed(called: CalledScript, flags: ScriptFlags) -> Iterator[tuple[Flag, Word]]:
-    """Each flag that takes one of some choices, or a number, with the value that is passed."""
-    for name, _, value in words_with_values(called.call.arguments):
-        flag = flags.find(name) if name.startswith("-") else None
-        if flag is not None and value is not None and (flag.choices is not None or flag.number is not None):
-            yield flag, value
 
 
 def _judged(value: Value, flag: Flag, port: Port | None) -> Iterator[Diagnostic]:

@@ -15,9 +15,10 @@ from trainyard.lint.checks import LintContext, LintedFile, check, known_words, m
 from trainyard.lint.rules.conda_files import conda_of, packages_of
 from trainyard.lint.script_calls import script_steps
 from trainyard.lint.scripts.syntax import Syntax, line_of, parse, syntax_error, walk
+from trainyard.project_files import modules_in
 from trainyard.resources import PACKAGE
 from trainyard.settings.regex import regex
-from trainyard.settings.suggestions import did_you_mean
+from trainyard.settings.suggestions import did_you_mean, misspelt_name
 from trainyard.spec.diagnostic import Diagnostic, Related, Span
 from trainyard.spec.documents import Node, shorten
 from trainyard.spec.other_files import scoring_code
@@ -55,7 +56,8 @@ print("losses")
 @check("command")
 def _module_outside_code(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
     for called, file in _decidable_calls(command, context):
-        syntax = parse(file)
+        syntax, own = parse(file), modules_in(_folders(called))
+        known = sys.stdlib_module_names | _INSTALLED.union(own)
         for each in imports_at_once(syntax, file) if syntax is not None else ():
             module = each.path.split(".")[0]
             if _is_code_folder(each.path, called):
@@ -70,13 +72,17 @@ def _module_outside_code(command: ParsedCommand, context: LintContext) -> Iterat
                 hint = f"Move it into '{called.root.name}', or add it to `additional_includes`."
                 related = [_imported_here(each), Related(Span(found), "it is here")]
                 yield MODULE_OUTSIDE_CODE.at(called.place, message, hint, related)
+            elif known_module(each.path) is None and module not in known and (meant := misspelt_name(module, own)):
+                message = f"{called.name} imports '{module}', which its code does not have"
+                yield MODULE_NOT_INSTALLED.at(called.place, message, f"Did you mean '{meant}'?", [_imported_here(each)])
 
 
 MODULE_NOT_INSTALLED = Rule("AML509", "module-not-installed", "warning").explained(
     summary="A script imports a module that neither its code nor its environment has.",
     why="Azure ML installs the packages of the conda file into an environment of their own: what the image has is not "
     "in it. Only reported if all packages of the conda file are known, with what they require, and for imports that "
-    "always run. Curated environments, images and Dockerfiles are not checked.",
+    "always run. Curated environments, images and Dockerfiles are not checked. A name that is almost that of a module "
+    "in the code, and not that of a package, is reported with any environment.",
     example="""\
 type: command
 name: train
@@ -105,12 +111,11 @@ def _module_not_installed(command: ParsedCommand, context: LintContext) -> Itera
         return
     for called, file in _decidable_calls(command, context):
         folders = _folders(called)
+        own = modules_in(folders)
         missing: dict[str, Import] = {}
         for each in all_imports(file, folders):
             module = known_module(each.path)
-            top = each.path.split(".")[0]
-            in_code = any(os.path.isdir(folder / top) or os.path.isfile(folder / f"{top}.py") for folder in folders)
-            if module is not None and module not in modules and not in_code:
+            if module is not None and module not in modules and each.path.split(".")[0] not in own:
                 missing.setdefault(module, each)
         for module, each in missing.items():
             message = f"{each.file.name} imports '{module}', which the environment does not have"
@@ -163,9 +168,7 @@ def _is_code_folder(path: str, called: CalledScript) -> bool:
     module, *rest = path.split(".")
     if module != called.root.name or not rest or module in sys.stdlib_module_names or module in _INSTALLED:
         return False
-    if any(os.path.isdir(folder / module) or module_in(folder, module) is not None for folder in _folders(called)):
-        return False
-    return os.path.isdir(called.root / rest[0]) or os.path.isfile(called.root / f"{rest[0]}.py")
+    return module not in modules_in(_folders(called)) and rest[0] in modules_in([called.root])
 
 
 def _beside(module: str, called: CalledScript) -> Path | None:
@@ -260,14 +263,15 @@ for epoch in range(3)‹⇒:›
 
 
 @check("command")
-def _script_syntax(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
+def _scripts_of_commands(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
     for called in context.calls_of(command):
         yield from _unparsable(called.file, called.place)
+        yield from _undefined_in(called.file, called.place)
 
 
 @check("file")
 def _scripts_of_steps(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
-    """The same, and undefined names, for the scripts of parallel and Spark steps and of deployments."""
+    """The same for the scripts of parallel and Spark steps and of deployments."""
     found = [(step.script, step.entry.value.span) for step in script_steps(file) if step.entry is not None]
     scoring, folder = file.root.find_text("code_configuration", "scoring_script"), scoring_code(file.root)
     if scoring is not None and folder is not None and scoring.text.endswith(".py"):
@@ -307,12 +311,6 @@ def main():
 main()
 """,
 )
-
-
-@check("command")
-def _undefined_names(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
-    for called in context.calls_of(command):
-        yield from _undefined_in(called.file, called.place)
 
 
 def _undefined_in(script: Path | None, place: Span) -> Iterator[Diagnostic]:

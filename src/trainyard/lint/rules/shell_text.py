@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
 from trainyard.lint.checks import LintContext, check
+from trainyard.lint.script_calls import calls_with_flags, limited_values
 from trainyard.settings.regex import regex
 from trainyard.spec.diagnostic import Diagnostic, Related, Severity
 from trainyard.spec.documents import Value
@@ -64,6 +65,9 @@ def _unquoted_text(command: ParsedCommand, context: LintContext) -> Iterator[Dia
             continue  # the old form of a binding to data
         if not command.is_component and port.default is None and not _may_be_several_words(command, port.name):
             continue
+        passed = (limited_values(*call) for call in calls_with_flags(command, context))
+        if any(name_bound(word.text, "inputs") == port.name for values in passed for _, word in values):
+            continue  # what the script takes has no spaces
         message = f"'{port.name}' is a string and not quoted: a space in it splits it into two words"
         related = [port.declared]
         keeps_blanks = _is_printed(command.text, binding.start)

@@ -11,7 +11,7 @@ from trainyard.lint.checks import LintContext, LintedFile, check
 from trainyard.lint.placements import Placement
 from trainyard.lint.scripts.syntax import Syntax, dotted, keyword, line_of
 from trainyard.settings.regex import regex
-from trainyard.spec.diagnostic import Diagnostic
+from trainyard.spec.diagnostic import Diagnostic, Span
 from trainyard.spec.documents import Node, shorten
 from trainyard.spec.parsed import ParsedCommand
 from trainyard.spec.rule import Rule
@@ -32,9 +32,9 @@ SPOT_WITHOUT_CHECKPOINTS = Rule("AML612", "spot-without-checkpoints", "warning")
     example="""\
 @pipeline
 jobs:
-  ‸train:
+  train:
     component: ./train.yaml
-    queue_settings: {job_tier: spot}
+    queue_settings: {job_tier: ‸spot}
 === train.yaml
 @command train
 is_deterministic: false
@@ -49,20 +49,21 @@ resources: {shm_size: 64g}
 
 @check("placement")
 def _spot_without_checkpoints(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
-    if placement.distribution is None or placement.is_component or not _is_spot(placement):
+    if placement.distribution is None or placement.is_component or (spot := _where_spot(placement)) is None:
         return
     ports = (*placement.component.outputs, *placement.outputs, *placement.component.inputs)
     if not any(_CHECKPOINT_NAME.search(name) for name in ports):
         message = "Spot machines can be preempted, and there is no output for checkpoints"
         hint = "Give the step an output such as `checkpoints: {type: uri_folder, mode: rw_mount}`."
-        yield SPOT_WITHOUT_CHECKPOINTS.at(placement.head, message, hint)
+        yield SPOT_WITHOUT_CHECKPOINTS.at(spot, message, hint)
 
 
-def _is_spot(placement: Placement) -> bool:
+def _where_spot(placement: Placement) -> Span | None:
+    """Where a job asks for Spot machines: its tier, or the job if its cluster has them; None if it does not."""
     tier, compute = placement.node.find("queue_settings", "job_tier"), placement.known_compute
     if tier is not None and tier.text.lower() == "spot":
-        return True
-    return compute is not None and compute.tier.replace("_", "") == "lowpriority"
+        return tier.span
+    return placement.head if compute is not None and compute.tier.replace("_", "") == "lowpriority" else None
 
 
 UPLOADED_CHECKPOINTS = Rule("AML616", "uploaded-checkpoints", "warning").explained(
