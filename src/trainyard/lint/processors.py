@@ -121,7 +121,11 @@ def divided(parts: Sequence[Sequence[_Item]], work: Callable[[_Item], _Result], 
     left, from_last = _pipe_with(bytes(numbers)), _pipe_with(bytes(reversed(numbers)))
 
     def some(order: Iterator[int]) -> dict[int, list[_Result]]:
-        return {(number := next(order)): [*map(work, parts[number])] for _ in iter(lambda: os.read(left, 1), b"")}
+        results = {}
+        while os.read(left, 1):
+            number = next(order)
+            results[number] = [*map(work, parts[number])]
+        return results
 
     of_copies = (os.read(from_last, 1)[0] for _ in numbers)
     copies = [aside(lambda: some(of_copies)) for _ in range(min(processes, len(parts)) - 1)]
