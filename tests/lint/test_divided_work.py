@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from trainyard.lint.linter import lint
-from trainyard.lint.processors import aside, divided
+from trainyard.lint.processors import TooSlow, aside, divided, limited_cpu
 
 COMPONENT = """\
 type: command
@@ -112,3 +112,20 @@ def test_a_result_is_taken_where_ends_of_children_are_ignored() -> None:
         assert aside(os.getpid)() != os.getpid()
     finally:
         signal.signal(signal.SIGCHLD, before)
+
+
+def test_a_limit_of_time_holds_where_others_use_its_signal_and_leaves_their_handler() -> None:
+    before = signal.getsignal(signal.SIGPROF)
+    signal.signal(signal.SIGPROF, signal.SIG_IGN)
+    try:
+        with pytest.raises(TooSlow):
+            _works_forever()
+        assert signal.getsignal(signal.SIGPROF) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGPROF, before)
+
+
+@limited_cpu(0.05)
+def _works_forever() -> None:
+    while True:
+        os.getpid()

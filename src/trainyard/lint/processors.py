@@ -9,7 +9,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import cache
 from types import FrameType
 from typing import TypeVar
 
@@ -32,20 +31,17 @@ def limited_cpu(seconds: float) -> Iterator[None]:
         yield
         return
 
-    _stop_when_over()
+    before = signal.signal(signal.SIGPROF, _stop)
     left, _ = signal.setitimer(signal.ITIMER_PROF, seconds)
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_PROF, left)
+        signal.signal(signal.SIGPROF, before)
 
 
-@cache
-def _stop_when_over() -> None:
-    def stop(number: int, frame: FrameType | None) -> None:
-        raise TooSlow
-
-    signal.signal(signal.SIGPROF, stop)
+def _stop(number: int, frame: FrameType | None) -> None:
+    raise TooSlow
 
 
 @contextmanager
