@@ -45,7 +45,8 @@ by their own program, as they would on the cluster, except for one that probably
 are refused before any process starts, for a reason that Microsoft's client has too, or because they need what only a
 workspace has.
 
-For the first 79, the expected end was written down before the first run, in which 73 ended that way. Of the other six,
+For the first 79, which were not run again with those that came later, the expected end was written down before the
+first run, in which 73 ended that way. Of the other six,
 two showed faults, which are fixed: what a shell prints in the background as it ends was lost, and a sweep whose trials
 log no metric did not report that. One needed older packages. Three rows had expected what neither the client
 nor the service does: a key that is written twice is accepted, a folder with a file's name after it is not, and one

@@ -131,8 +131,12 @@ def names_in(folder: str | os.PathLike[str]) -> list[str]:
 
 def modules_in(folders: Iterable[str | os.PathLike[str]]) -> list[str]:
     """Return what Python can import by name from folders: modules, and folders as packages."""
-    names = (name.removesuffix(".py") for folder in folders for name in names_in(folder))
-    return sorted({name for name in names if name.isidentifier()})
+    found = set()
+    for folder in folders:
+        for name in names_in(folder):
+            if name.endswith(".py") or os.path.isdir(os.path.join(folder, name)):
+                found.add(name.removesuffix(".py"))
+    return sorted(filter(str.isidentifier, found))
 
 
 def is_yaml(name: str) -> bool:

@@ -323,7 +323,7 @@ def test_ctrl_c_is_answered_before_the_jobs_have_ended(project: Path) -> None:
 
 
 def test_ctrl_c_while_an_input_is_copied_is_answered_and_ends_the_copy(project: Path) -> None:
-    many = 5_000
+    many = 20_000
     for number in range(many):
         (project / "start" / f"{number}.txt").write_text("1")
     runner = trainyard(project, "run", "pipeline.yml", "--name", "it")

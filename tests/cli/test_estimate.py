@@ -43,7 +43,7 @@ def test_where_no_settings_fit_other_trainings_that_do_are_named(trainyard: Run)
     qlora, shorter = re.findall(r"checkpointing full, (Q?LoRA) of rank 16, .*?: (\d+\.\d GB)", text)
     assert qlora[0] == "QLoRA"
     assert shorter[0] == "LoRA"
-    assert "it does not fit: time and money are those that it would take if it did" in text
+    assert "it does not fit: time and price are what it would take if it did" in text
     full = ("--activation-checkpointing", "full")
     alone = trainyard(*asked, "--tuning", "qlora", "--engine", "ddp", *full).stdout
     assert f"{qlora[1]} of 16.1 GB a GPU: fits" in alone

@@ -388,8 +388,10 @@ def test_an_unknown_key_is_explained(tmp_path: Path, written: str, hint: str) ->
 def test_an_invisible_character_in_the_indentation_is_named_on_its_line(tmp_path: Path, line: str) -> None:
     file = put(tmp_path, "job.yml", f"type: command\nresources:\n{line}\n")
     (found,) = lint([file]).diagnostics
-    assert found.message == "not YAML: the line begins with the invisible character U+00A0 (no-break space)"
-    assert found.span.line == 3 + line[: line.index("\u00a0")].count("\n")
+    number = 3 + line[: line.index("\u00a0")].count("\n")
+    assert found.rule == "AML002"
+    invisible = "the invisible character U+00A0 (no-break space)"
+    assert found.hint == f"Line {number} begins with {invisible}. Indent with spaces."
 
 
 def test_a_registered_environment_without_its_prefix_is_recognized(tmp_path: Path) -> None:

@@ -737,7 +737,7 @@ def test_more_metrics_than_azure_ml_takes_are_reported(project: Project, metrics
 
     run = project.run(job)
 
-    said = f"it logged {metrics} metrics with MLflow; a run of Azure ML has at most 50 names of them"
+    said = f"it logged {metrics} metrics with MLflow; a run on Azure ML takes at most 50"
     assert (said in run.stderr) is (metrics == 51)
     assert the_only_job(project)["warnings"] == ([said] if metrics == 51 else [])
     project.run(job)

@@ -229,7 +229,9 @@ def test_a_failed_job_is_not_reused(workspace: Any) -> None:
     second = workspace.run(file)
 
     assert second.status == "failed"
-    assert second.jobs["work"].reuse == f"it did not complete in run {first.name}, or completed with warnings"
+    assert second.jobs["work"].reuse == (
+        f"it did not complete in run {first.name}, completed with warnings, or its result is gone"
+    )
 
 
 def test_a_damaged_cache_only_costs_time(prepared: Any) -> None:

@@ -234,13 +234,15 @@ def test_a_job_that_leaves_an_output_empty_is_warned_of_and_reused_with_the_warn
     """Folders alone are as good as nothing: a store of blobs has none."""
     outputs = {"model": "mlflow_model", "logs": "uri_folder", "weights": "custom_model"}
     command = "mkdir '${{outputs.model}}/folder'; echo 1 > '${{outputs.logs}}/a'; true '${{outputs.weights}}'"
-    file = workspace.pipeline({"write": {"component": workspace.component("write", command, outputs=outputs)}})
+    varying = workspace.component("vary", command, outputs=outputs, is_deterministic=False)
+    steady = workspace.component("write", command, outputs=outputs)
+    file = workspace.pipeline({"write": {"component": steady}, "vary": {"component": varying}})
     empty = ["its output 'model' is empty", "its output 'weights' is empty"]
 
-    first, second = (workspace.run(file).jobs["write"] for _ in range(2))
-    assert (first.status, first.warnings) == ("completed", empty)
-    assert second.reused_from is not None
-    assert second.warnings == empty
+    first, second = (workspace.run(file).jobs for _ in range(2))
+    assert [(first[name].status, first[name].warnings) for name in ("write", "vary")] == [("completed", empty)] * 2
+    assert second["write"].reused_from is not None
+    assert second["write"].warnings == second["vary"].warnings == empty
 
 
 def test_what_a_job_leaves_running_ends_with_it(workspace: Any) -> None:

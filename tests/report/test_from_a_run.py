@@ -162,11 +162,13 @@ def index(project: Path, trainyard: Callable[..., Any]) -> Iterator[str]:
         run = trainyard("run", "job.yml", "--name", name, "--set", f"inputs.rate={rate}")
         assert run.exit_code == exit_code, run.stderr
     with subprocess.Popen(
-        [*TRAINYARD, "runs", "serve"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*TRAINYARD, "runs", "serve"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ) as it:
         assert it.stdout is not None
-        yield it.stdout.readline().strip()
-        it.kill()
+        try:
+            yield it.stdout.readline().strip()
+        finally:
+            it.kill()
 
 
 def test_runs_are_found_compared_and_opened_in_a_browser(index: str, browser: Any) -> None:

@@ -143,8 +143,8 @@ def closest_current(sku: Sku, most: int = 3) -> tuple[Sku, ...]:
     """Return the current sizes that can replace another, best first.
 
     What counts, in this order: that the same images run; as many GPUs; whole GPUs where it has whole ones; the same
-    family (what Azure made it for) and kind of network, which one without GPUs keeps; no slower GPUs; enough memory of
-    much the same size; as many processors.
+    family (what Azure made it for) and kind of network; no slower GPUs; enough memory of much the same size; as many
+    processors. A size without GPUs is only replaced by one with the same kind of network.
     """
 
     def distance(other: Sku) -> tuple[Any, ...]:

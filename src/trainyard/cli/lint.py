@@ -199,7 +199,7 @@ def keep_in_baseline(
 ) -> None:
     """Write findings to a baseline, within `root` if that is given; report how many it has, and which errors are new.
 
-    Raise UsageError, and write nothing, if a file cannot be read that could be read before.
+    Raise UsageError, and write nothing, if that would add a file that cannot be read.
     """
     from trainyard.lint.baseline import read_baseline, write_baseline
 

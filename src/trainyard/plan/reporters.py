@@ -14,7 +14,7 @@ from trainyard.plan import markdown
 from trainyard.plan.estimate import reporters as estimates
 from trainyard.plan.estimate.estimator import Estimate
 from trainyard.plan.estimate.money import RESTART_SECONDS
-from trainyard.plan.estimate.search import price_of_samples, slowness, why_behind
+from trainyard.plan.estimate.search import price_of_samples, slowness, ties
 from trainyard.plan.job_plans import JobPlan, Measured, Plan, UnplannedJob
 from trainyard.plan.markdown import prose
 from trainyard.settings.quantities import count, counted, duration
@@ -180,15 +180,16 @@ def profile_table(profiles: Sequence[OnProfile]) -> list[tuple[str, ...]]:
     fitting = [each.estimate for each in profiles if each.estimate.verdict == "fits"]
     timed = [each for each in fitting if each.samples_per_second]
     priced = [each for each in fitting if each.usd_per_billion_samples]
+    fastest = min(timed, key=slowness, default=None)
+    cheapest = min(priced, key=price_of_samples, default=None)
     sources = Counter(price.seen for each in profiles if (price := each.estimate.money.on_demand))
     usual = max(sources, key=lambda source: sources[source], default="")
     table: list[tuple[str, ...]] = []
     for each in profiles:
         found, price = each.estimate, each.estimate.money.on_demand
         remarks = {
-            "fastest": found in timed and why_behind(found, min(timed, key=slowness), slowness) == "tie",
-            "cheapest": found in priced
-            and why_behind(found, min(priced, key=price_of_samples), price_of_samples) == "tie",
+            "fastest": fastest is not None and found in timed and ties(found, fastest, slowness),
+            "cheapest": cheapest is not None and found in priced and ties(found, cheapest, price_of_samples),
             found.verdict: found.verdict != "fits",
             "price of another region or day": price is not None and price.seen != usual,
         }

@@ -187,15 +187,13 @@ def work(
             attempt, why = attempt._replace(number=attempt.number + 1), "it was preempted"
         if end.reason is None:
             _publish(context, job)
-        if end.reason is None and not end.warnings and identity == key.key:
-            cache.remember_result(key, identity, context.folder, context.name, job.name)
+            if not end.warnings and identity == key.key:
+                cache.remember_result(key, identity, context.folder, context.name, job.name)
             end = end._replace(warnings=(*end.warnings, *empty_outputs(attempt)))
         metrics = sum(file.is_file() for file in (attempt.tracked / "metrics").rglob("*"))
         if metrics > _MOST_METRICS:
-            said = (
-                f"it logged {metrics} metrics with MLflow; a run of Azure ML has at most {_MOST_METRICS} names of them"
-            )
-            end = end._replace(warnings=(*end.warnings, said))
+            warning = f"it logged {metrics} metrics with MLflow; a run on Azure ML takes at most {_MOST_METRICS}"
+            end = end._replace(warnings=(*end.warnings, warning))
         post(Ended(job.name, end, attempt.faults.pending if attempt.faults is not None else ()))
     except (RunError, SpecError) as error:
         post(Broken(job.name, str(error)))

@@ -82,8 +82,11 @@ def read_mltable(folder: Path) -> dict[str, Any] | None:
     Raise `RunError` for a file MLTable that cannot be read as one, and OSError, which names it, for such a folder.
     """
     file = folder / "MLTable"
-    if not folder.is_dir() or "MLTable" not in os.listdir(folder) or not file.is_file():
+    if not folder.is_dir():
         return None
+    with os.scandir(folder):  # raises for a folder that cannot be read
+        if not file.is_file():
+            return None
     try:
         document = yaml.safe_load(file.read_text(encoding="utf-8"))
         transformations: list[dict[str, Any]] = []

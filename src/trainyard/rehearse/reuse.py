@@ -189,7 +189,7 @@ class StepCache:
         names = sorted({*key.parts, *last["parts"]})
         changed = [name for name in names if key.parts.get(name) != last["parts"].get(name)]
         if not changed:
-            return f"it did not complete in run {last['run']}, or completed with warnings"
+            return f"it did not complete in run {last['run']}, completed with warnings, or its result is gone"
         if "code" in changed:
             changes = self._snapshots.changes(last["parts"].get("code", ""), job.snapshot, digests)
             changed[changed.index("code")] = f"code ({_changes_of(job, changes)})" if changes else "code"

@@ -239,8 +239,8 @@ def _syntax_problem(file: Path, text: str, error: yaml.YAMLError) -> Diagnostic:
         mark, related = opening, []
     for number, line in list(enumerate(source_lines(text), start=1))[max(mark.line - 1, 0) : mark.line + 1]:
         if (invisible := invisible_indent(line)) is not None:
-            message = f"not YAML: the line begins with the invisible character {invisible}"
-            return YAML_SYNTAX.at(Span(file, number, 1, number, 2), message, _SPACES)
+            hint = f"Line {number} begins with the invisible character {invisible}. {_SPACES}"
+            break
     return YAML_SYNTAX.at(span_at(file, mark), f"not YAML: {problem}", hint=hint, related=tuple(related))
 
 

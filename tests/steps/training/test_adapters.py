@@ -190,7 +190,7 @@ def test_a_head_for_new_classes_is_trained_whole(
     flags = ("--base-model", tmp_path / "base", "--max-steps", 3, "--tuning", "lora")
     arguments = training_arguments(digits, tmp_path, "image_classification", *flags)
     assert train_ddp.main([str(flag) for flag in arguments]) == 0
-    new = "has no weights that fit for classifier.bias, classifier.weight, which start at random"
+    new = "has no matching weights for classifier.bias, classifier.weight; they start at random"
     assert capsys.readouterr().out.count(f"warning: {tmp_path / 'base'} {new}") == 1
     saved = load_file(tmp_path / "model" / "adapter_model.safetensors")
     assert saved["base_model.model.classifier.weight"].shape == (10, 16)

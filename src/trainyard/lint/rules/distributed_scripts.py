@@ -36,6 +36,7 @@ _SUBJECTS = _SAMPLERS | _LOADERS | _DDP | _DATA_PARALLEL
 _NOT_TRAINING = regex(r"val|test|eval|dev|pred|infer", re.IGNORECASE)
 _MOVES = ("cuda", "to")
 _CHOOSE_DEVICES = frozenset({"set_device", "set_default_device", "device_ids"})
+_OF_MPI = "OMPI_COMM_WORLD_"
 _RANK_OF_ALL = regex(r"(?:\w+\.){0,3}get_rank\(\)|int\(os\.(?:environ\[|environ\.get\(|getenv\()'RANK'[^()]*[\])]{1,2}")
 _JOB = """\
 @command - ./src
@@ -519,7 +520,9 @@ def _sums_of_losses(syntax: Syntax) -> Iterator[tuple[str, str]]:
 
 
 def _variables_not_set(script: _Script, placement: Placement) -> Iterator[Diagnostic]:
-    """PyTorch's variables under MPI, unless something mentions those of MPI; and names that are close to them."""
+    """PyTorch's variables under MPI, unless something mentions those of MPI; MPI's and Slurm's under PyTorch; and names
+    that are close to PyTorch's.
+    """
     known, is_mpi = PyTorch.rank_variables, isinstance(placement.distribution, Mpi)
     is_pytorch = isinstance(placement.distribution, PyTorch) and "mpi" not in script.command
     has_other_source = any("OMPI_" in name or name in ("mpi4py", "init_distributed") for name in script.names)
@@ -532,12 +535,11 @@ def _variables_not_set(script: _Script, placement: Placement) -> Iterator[Diagno
         if not isinstance(name, str) or name in given or name in script.command or id(node) in on_condition:
             continue
         meant = only_close(name, known) if name not in known else None
-        is_foreign = is_pytorch and name.startswith(("SLURM_", "OMPI_COMM_WORLD_"))
+        is_foreign = is_pytorch and name.startswith(("SLURM_", _OF_MPI))
         if meant is not None or is_foreign or (name in known and is_mpi and not has_other_source):
-            message = (
-                f"{script.called.name} reads {name}, which Azure ML does not set{' with `type: mpi`' * (name in known)}"
-            )
-            own = "Write `type: pytorch`, or read OMPI_COMM_WORLD_*." if is_mpi else "Read RANK and WORLD_SIZE."
+            kind = f" with `type: {'mpi' if is_mpi else 'pytorch'}`" if meant is None else ""
+            message = f"{script.called.name} reads {name}, which Azure ML does not set{kind}"
+            own = f"Write `type: pytorch`, or read {_OF_MPI}*." if is_mpi else "Read RANK, LOCAL_RANK or WORLD_SIZE."
             hint = f"Did you mean '{meant}'?" if meant is not None else own
             yield script.found(PROCESS_GROUP, node, message, hint, "it is read here")._replace(severity="warning")
             return

@@ -72,9 +72,15 @@ def _module_outside_code(command: ParsedCommand, context: LintContext) -> Iterat
                 hint = f"Move it into '{called.root.name}', or add it to `additional_includes`."
                 related = [_imported_here(each), Related(Span(found), "it is here")]
                 yield MODULE_OUTSIDE_CODE.at(called.place, message, hint, related)
-            elif known_module(each.path) is None and module not in known and (meant := misspelt_name(module, own)):
+            elif known_module(each.path) is None and module not in known and (meant := _misspelt(module, own)):
                 message = f"{called.name} imports '{module}', which its code does not have"
                 yield MODULE_NOT_INSTALLED.at(called.place, message, f"Did you mean '{meant}'?", [_imported_here(each)])
+
+
+def _misspelt(module: str, own: Sequence[str]) -> str | None:
+    """The module of the code that is meant. A plural may be another package: `models` beside `model`."""
+    meant = misspelt_name(module, own)
+    return meant if meant is not None and meant.rstrip("s") != module.rstrip("s") else None
 
 
 MODULE_NOT_INSTALLED = Rule("AML509", "module-not-installed", "warning").explained(

@@ -53,6 +53,12 @@ inputs:
 )
 
 
+def _passed_as_numbers(command: ParsedCommand, context: LintContext) -> set[str | None]:
+    """The inputs that a script takes as a number."""
+    passed = (each for call in calls_with_flags(command, context) for each in limited_values(*call))
+    return {name_bound(word.text, "inputs") for flag, word in passed if flag.number is not None}
+
+
 @check("command")
 def _unquoted_text(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
     bindings = list(bindings_of_value(command.text))
@@ -65,9 +71,8 @@ def _unquoted_text(command: ParsedCommand, context: LintContext) -> Iterator[Dia
             continue  # the old form of a binding to data
         if not command.is_component and port.default is None and not _may_be_several_words(command, port.name):
             continue
-        passed = (limited_values(*call) for call in calls_with_flags(command, context))
-        if any(name_bound(word.text, "inputs") == port.name for values in passed for _, word in values):
-            continue  # what the script takes has no spaces
+        if port.name in _passed_as_numbers(command, context):
+            continue  # it has no spaces
         message = f"'{port.name}' is a string and not quoted: a space in it splits it into two words"
         related = [port.declared]
         keeps_blanks = _is_printed(command.text, binding.start)

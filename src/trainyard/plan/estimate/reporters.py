@@ -355,7 +355,7 @@ def _memory_facts(found: Estimate) -> list[tuple[str, str]]:
         lines = lines or ["nothing on these machines: use more, or larger ones"]
         facts += list(zip(("what fits", *[""] * len(lines)), lines, strict=False))
     if found.verdict == "does not fit":
-        facts.append(("note", "it does not fit: time and money are those that it would take if it did"))
+        facts.append(("note", "it does not fit: time and price are what it would take if it did"))
     return facts
 
 

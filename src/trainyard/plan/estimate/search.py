@@ -102,8 +102,11 @@ def other_trainings_that_fit(training: TrainingShape) -> tuple[Estimate, ...]:
         ways.append([replace(training, adapters=quantized, shard_size=0, **_ENGINES["ddp"])])
     halves = (training.sequence_length >> times for times in range(1, training.sequence_length.bit_length()))
     ways.append([replace(training, sequence_length=length) for length in halves if length >= _SHORTEST])
-    fitting = (next(filter(None, map(settings_that_fit, way)), None) for way in ways)
-    return tuple(found[0] for found in fitting if found)
+    fitting: list[Estimate] = []
+    for way in ways:
+        of_way = (settings_that_fit(each) for each in way)
+        fitting += next(filter(None, of_way), ())[:1]
+    return tuple(fitting)
 
 
 def _first_of_each(found: Iterable[Estimate], kind: Callable[[Estimate], Hashable]) -> tuple[Estimate, ...]:
@@ -224,8 +227,8 @@ def _is_possible(training: TrainingShape) -> bool:
 
 def why_behind(each: Estimate, ahead: Estimate, order: Callable[[Estimate], float]) -> str:
     """Return how far settings are behind others in such an order, and in which part most of that is; or tie."""
-    behind = order(each) / order(ahead) if order is price_of_samples else order(ahead) / order(each)
-    if behind - 1 <= TIE:
+    behind = _times_behind(each, ahead, order)
+    if ties(each, ahead, order):
         return "tie"
     of_each, of_ahead = (found.time.parts() if found.time else {} for found in (each, ahead))
     totals = sum(of_each.values()), sum(of_ahead.values())
@@ -235,6 +238,15 @@ def why_behind(each: Estimate, ahead: Estimate, order: Callable[[Estimate], floa
         part = "with fewer GPUs"
     by = f"{percentage(behind - 1)} dearer" if order is price_of_samples else f"{percentage(1 - 1 / behind)} slower"
     return f"{by}, {part}"
+
+
+def ties(each: Estimate, ahead: Estimate, order: Callable[[Estimate], float]) -> bool:
+    """Return whether settings are so little behind others that the estimate cannot tell them apart."""
+    return _times_behind(each, ahead, order) - 1 <= TIE
+
+
+def _times_behind(each: Estimate, ahead: Estimate, order: Callable[[Estimate], float]) -> float:
+    return order(each) / order(ahead) if order is price_of_samples else order(ahead) / order(each)
 
 
 def slowness(found: Estimate) -> float:

@@ -35,7 +35,7 @@ _SAME_JOB = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE")
 _PROCESSES = Path("/proc")
 _FILES = Path(tempfile.gettempdir(), f"trainyard-joining-{os.getuid()}")
 _OTHERS_BEGIN_WITHIN_SECONDS = 10.0
-"""The same process may start ranks at the same port again."""
+"""An older file is of an earlier attempt: the same process may start ranks at the same port again."""
 
 
 @dataclass(frozen=True)

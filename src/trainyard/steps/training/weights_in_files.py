@@ -146,7 +146,7 @@ def warn_of_differences(folder: Path, *, new: tuple[str, ...] = (), unused: tupl
     if read_rank_variables(os.environ).rank != 0:
         return
     if new:
-        print(f"warning: {folder} has no weights that fit for {first_names(new)}, which start at random", flush=True)
+        print(f"warning: {folder} has no matching weights for {first_names(new)}; they start at random", flush=True)
     if unused:
         print(f"warning: {folder} has {first_names(unused)}, which the model lacks: not used", flush=True)
 
