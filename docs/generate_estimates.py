@@ -68,7 +68,7 @@ of 15 rows with a median above 25 %; of memory a median of 10 % and 70 % within 
   {sure}, and memory {sure_memory}.
 
 Most of the error has few causes; none was fitted away, and none has been measured on a GPU yet. Figures of other
-settings than a row's, but for GPT-2's, were worked out once and are not computed anew with this page:
+settings than a row's, but for GPT-2's, were worked out once and are not updated with this page:
 
 - GPT-2 from scratch, not compiled (4 of 10 rows of its source), takes half as long as predicted or less, and a third
   less memory. It was described as GPT-2 of transformers is, whose GELU is eight operations. With `stack` fused, one
