@@ -220,19 +220,21 @@ def test_mermaid(pipeline_of) -> None:
     ]
 
 
+A100 = machines_of_sku(find_sku("Standard_ND96asr_v4"), 2)
+
+
+def on_sizes(training: TrainingShape, *sizes: str) -> list[OnProfile]:
+    """A training on two machines of each size, as a profile of that name."""
+    return [
+        OnProfile(size, "train", estimate(replace(training, machines=machines_of_sku(find_sku(f"Standard_{size}"), 2))))
+        for size in sizes
+    ]
+
+
 def test_each_profile_has_the_place_and_day_of_its_price_and_others_are_marked() -> None:
     """The catalogue's prices of H100 and A100 were looked up again in November; those of T4 are of June."""
-    machines = machines_of_sku(find_sku("Standard_ND96asr_v4"), 2)
-    training = TrainingShape(find_architecture("gpt2"), machines, "ddp", 1, 1, 1024, precision="fp16")
-    profiles = [
-        OnProfile(name, "train", estimate(replace(training, machines=machines_of_sku(find_sku(sku), 2))))
-        for name, sku in (
-            ("nd96", "Standard_ND96asr_v4"),
-            ("nd96-h100", "Standard_ND96isr_H100_v5"),
-            ("nd40", "Standard_ND40rs_v2"),
-        )
-    ]
-    header, *rows = profile_table(profiles)
+    training = TrainingShape(find_architecture("gpt2"), A100, "ddp", 1, 1, 1024, precision="fp16")
+    header, *rows = profile_table(on_sizes(training, "ND96asr_v4", "ND96isr_H100_v5", "ND40rs_v2"))
     place = header.index("price of")
     assert [row[place] for row in rows] == ["eastus, 2026-11-09", "eastus, 2026-11-09", "eastus, 2026-06-18"]
     assert ["price of another region or day" in row[-1] for row in rows] == [False, False, True]
@@ -240,15 +242,6 @@ def test_each_profile_has_the_place_and_day_of_its_price_and_others_are_marked()
 
 def test_profiles_that_tie_are_named_alike() -> None:
     """A step that waits for Python takes as long on an H200 as on an H100, to 2 %; an A100's is not among them."""
-    machines = machines_of_sku(find_sku("Standard_ND96asr_v4"), 2)
-    training = TrainingShape(find_architecture("llama-2-7b"), machines, "fsdp", 1, 1, 1024)
-    profiles = [
-        OnProfile(name, "train", estimate(replace(training, machines=machines_of_sku(find_sku(sku), 2))))
-        for name, sku in (
-            ("nd96", "Standard_ND96asr_v4"),
-            ("nd96-h100", "Standard_ND96isr_H100_v5"),
-            ("nd96-h200", "Standard_ND96isr_H200_v5"),
-        )
-    ]
-    _, *rows = profile_table(profiles)
+    training = TrainingShape(find_architecture("llama-2-7b"), A100, "fsdp", 1, 1, 1024)
+    _, *rows = profile_table(on_sizes(training, "ND96asr_v4", "ND96isr_H100_v5", "ND96isr_H200_v5"))
     assert ["fastest" in row[-1] for row in rows] == [False, True, True]

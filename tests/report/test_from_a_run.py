@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +77,7 @@ PARALLEL = {
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The current folder: a component that fits, and a script that scores three files, one of which is no number."""
+    """The current folder: a component that fits, and a script that scores three files, one of which is not a number."""
     monkeypatch.chdir(tmp_path)
     for name, text in {"src/fit.py": FIT, "src/score.py": SCORE, "data/0": "1", "data/1": "one", "data/2": "2"}.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -102,13 +103,10 @@ def in_a_terminal(*words: str) -> str:
     shown = []
     with subprocess.Popen([*TRAINYARD, *words], stdin=its, stdout=its, stderr=its, start_new_session=True) as running:
         os.close(its)
-        try:
+        with suppress(OSError):  # EIO: on Linux, the last process has closed its end
             while sent := os.read(ours, 65536):
                 shown.append(sent)
-        except OSError:  # Linux ends what has no other end so
-            pass
-        finally:
-            os.close(ours)
+        os.close(ours)
         running.wait(timeout=60)
     assert running.returncode == 0, b"".join(shown)
     return b"".join(shown).decode()

@@ -245,7 +245,7 @@ def _syntax_problem(file: Path, text: str, error: yaml.YAMLError) -> Diagnostic:
 
 
 def invisible_indent(line: str) -> str | None:
-    """Name the first character of a line's indentation that looks like a space, or like nothing, and is no blank."""
+    """Name the first character of a line's indentation that looks like a space, or is invisible, but is not a space."""
     match = _INVISIBLE_INDENT.match(line)
     return f"U+{ord(match[1]):04X} ({unicodedata.name(match[1]).lower()})" if match is not None else None
 
