@@ -28,7 +28,6 @@ class Submitted:
 
     name: str
     studio_url: str
-    status: str
 
 
 class Submission:
@@ -156,17 +155,16 @@ def bodies_of(file: Path, values: Mapping[str, str] = MappingProxyType({})) -> d
         for name, node in nodes.items()
         if getattr(getattr(node, "component", None), "_to_rest_object", None) is not None
     }
-    for name in components:
-        body["properties"]["jobs"][name]["componentId"] = f"components.{name}"
     for name, node in nodes.items():
-        if isinstance(reference := getattr(node, "component", None), str):
-            kept = reference if reference.startswith("azureml:") else f"azureml:{reference}"
-            body["properties"]["jobs"][name]["componentId"] = kept
+        if name in components:
+            body["properties"]["jobs"][name]["componentId"] = f"components.{name}"
+        elif isinstance(reference := getattr(node, "component", None), str):
+            body["properties"]["jobs"][name]["componentId"] = f"azureml:{reference.removeprefix('azureml:')}"
     return dict(json.loads(json.dumps({"job": body, "components": components}, default=str)))
 
 
 def _submitted(job: Any) -> Submitted:
-    return Submitted(str(job.name), str(job.studio_url or ""), str(job.status or ""))
+    return Submitted(str(job.name), str(job.studio_url or ""))
 
 
 def _drawn_name(file: Path) -> str:

@@ -99,7 +99,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except (click.Abort, KeyboardInterrupt):
         fail("interrupted", _INTERRUPTED)
     except click.UsageError as error:
-        fail(usage_message(error, words or sys.argv[1:]), error.exit_code)
+        command = error.ctx.command_path if error.ctx is not None else "trainyard"
+        fail(f"{_in_our_words(error, words or sys.argv[1:])}\nSee `{command} --help`.", error.exit_code)
     except click.ClickException as error:
         fail(error.format_message(), error.exit_code)
     except SpecError as error:
@@ -126,13 +127,8 @@ _REWORDED = (
 """Patterns of click's messages that have no class of their own, and what they become."""
 
 
-def usage_message(error: click.UsageError, words: Sequence[str] = ()) -> str:
-    """Return the message with the command whose help answers it; `words` are those of the command line."""
-    command = error.ctx.command_path if error.ctx is not None else "trainyard"
-    return f"{_in_our_words(error, words)}\nSee `{command} --help`."
-
-
 def _in_our_words(error: click.UsageError, words: Sequence[str]) -> str:
+    """Return the message of wrong usage; `words` are those of the command line."""
     if isinstance(error, click.NoSuchOption):
         return _unknown_option(error, words)
     if isinstance(error, click.MissingParameter) and error.param is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -15,7 +16,7 @@ from trainyard.render.rules import RULES as RULES_OF_RENDERING
 from trainyard.settings.quantities import as_text as as_written
 from trainyard.spec.diagnostic import SpecError
 from trainyard.spec.loading import load_job
-from trainyard.spec.resolution import JobUse, Resolution
+from trainyard.spec.resolution import Resolution
 from trainyard.spec.resolved import Known
 from trainyard.terminal import short
 
@@ -47,26 +48,23 @@ def explain(subject: str | None) -> None:
         click.echo(as_text(find_rule(subject, _RULES)))
 
 
-def _settings_of_trainings(file: Path) -> list[str]:
-    """Return, for each training of a job's file, the settings that it is given, each with where it is written.
+def _settings_of_trainings(file: Path) -> Iterator[str]:
+    """Yield, for each training of a job's file, the settings that it is given, each with where it is written.
 
     There are none for a file that cannot be read as a job: its errors are explained.
     """
     try:
-        jobs = Resolution(load_job(file, on_azure=True)).jobs.values()
+        jobs = Resolution(load_job(file, on_azure=True)).jobs
     except SpecError:
-        return []
-    return list(filter(None, map(_settings_of, jobs)))
-
-
-def _settings_of(use: JobUse) -> str:
-    settings = use.step_settings
-    if settings is None or not settings.has_settings_file:
-        return ""
-    rows = []
-    for name, value in settings.values.items():
-        is_literal = isinstance(value, Known) and isinstance(value.value, (str, int, float))
-        if isinstance(value, Known) and is_literal and settings.origin(name) != "default":
-            place = value.written.span
-            rows.append((name, f"{short(place.file)}:{place.line}", as_written(value.value)))
-    return "\n".join([f"settings that the job {use.name} is given:", *table(rows, indent=2)])
+        return
+    for name, use in jobs.items():
+        settings = use.step_settings
+        if settings is None or not settings.has_settings_file:
+            continue
+        rows = []
+        for key, value in settings.values.items():
+            is_literal = isinstance(value, Known) and isinstance(value.value, (str, int, float))
+            if isinstance(value, Known) and is_literal and settings.origin(key) != "default":
+                place = value.written.span
+                rows.append((key, f"{short(place.file)}:{place.line}", as_written(value.value)))
+        yield "\n".join([f"settings that the job {name} is given:", *table(rows, indent=2)])

@@ -41,7 +41,11 @@ def import_script(script: Path, arguments: tuple[str, ...], output: Path, force:
       trainyard import job.py --output azureml --yes
       trainyard import job.py -- --epochs 3       arguments of the script
     """
-    _require_sdk_v2(script)
+    text = read_text(script, errors="replace")
+    if "azure.ai.ml" not in text:
+        v1 = _OF_SDK_V1.search(text)
+        used = f"uses SDK v1 ({v1[1]}): docs/coming-from/sdk_v1.md has its classes as YAML" if v1 else "does not use it"
+        raise UserError(f"{script} was not run: import reads scripts of SDK v2 (azure.ai.ml), and this one {used}")
     if not yes and not sys.stdin.isatty():
         raise UsageError(f"{script} was not run: an import runs its code, which --yes agrees to")
     if yes or click.confirm(f"run {short(script)}, with a client that only records?", err=True):
@@ -50,15 +54,6 @@ def import_script(script: Path, arguments: tuple[str, ...], output: Path, force:
         written = [short(output / path) for path in contents]
         click.echo("".join(f"wrote {path}\n" for path in written), err=True, nl=False)
         print_next((f"{program()} lint {short(output)}", ""), (f"{program()} run {written[0]}", ""))
-
-
-def _require_sdk_v2(script: Path) -> None:
-    """Raise UserError for a script that does not use Azure ML's SDK v2; it is read, not run."""
-    text = read_text(script, errors="replace")
-    if "azure.ai.ml" not in text:
-        v1 = _OF_SDK_V1.search(text)
-        used = f"uses SDK v1 ({v1[1]}): docs/coming-from/sdk_v1.md has its classes as YAML" if v1 else "does not use it"
-        raise UserError(f"{script} was not run: import reads scripts of SDK v2 (azure.ai.ml), and this one {used}")
 
 
 def _imported_files(script: Path, arguments: Sequence[str], output: Path) -> dict[str, str]:

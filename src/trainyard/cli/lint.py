@@ -102,7 +102,10 @@ def lint(
         if stdin_filename is None or given != [_STDIN] or fix:
             raise UsageError(_USE_OF_STDIN)
         given = [stdin_filename]
-        texts = {Path(os.path.abspath(stdin_filename)): _standard_input()}
+        try:
+            texts = {Path(os.path.abspath(stdin_filename)): sys.stdin.buffer.read().decode("utf-8-sig")}
+        except UnicodeDecodeError:
+            raise UsageError("standard input is not UTF-8 text") from None
     chosen = given or folders_to_check(Path.cwd())
     if not (given or yes):
         _ask_before_reading_much(Path.cwd())
@@ -160,13 +163,6 @@ _USE_OF_STDIN = (
     "write `trainyard lint - --stdin-filename FILE`, without --fix and other files: where FILE lies determines what it "
     "names"
 )
-
-
-def _standard_input() -> str:
-    try:
-        return sys.stdin.buffer.read().decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise UsageError("standard input is not UTF-8 text") from None
 
 
 def _fix(paths: Sequence[Path], settings: LintSettings, result: LintResult, root: Path) -> LintResult:

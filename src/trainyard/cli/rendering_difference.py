@@ -54,7 +54,11 @@ def meanings(project: Project, rendering: Rendering) -> Iterator[Meaning]:
     """Yield what differs in each cluster and pipeline of a rendering from the file on disk."""
     with tempfile.TemporaryDirectory(prefix="trainyard-") as temporary, reading_also(Path(temporary)):
         aside = Path(temporary).resolve()
-        _write_aside(project, rendering, aside)
+        # The same rendering in a folder of its own, where its files refer to each other.
+        profile = rendering.profile
+        for path, written in render_limited(project, profile.name, profile.settings, aside).files.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(written.text, encoding="utf-8")
         files = sorted(path.relative_to(rendering.root) for path in rendering.files if path.suffix == ".yaml")
         for file in (each for each in files if each.parts[0] == "compute"):
             before = keys_of(rendering.root / file) if (rendering.root / file).is_file() else []
@@ -64,14 +68,6 @@ def meanings(project: Project, rendering: Rendering) -> Iterator[Meaning]:
             meaning = _of_pipeline(rendering.root, aside, file)
             if meaning.note or (meaning.difference is not None and not meaning.difference.is_empty):
                 yield meaning
-
-
-def _write_aside(project: Project, rendering: Rendering, folder: Path) -> None:
-    """Write the same rendering into a folder of its own, where its files refer to each other."""
-    profile = rendering.profile
-    for path, file in render_limited(project, profile.name, profile.settings, folder).files.items():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(file.text, encoding="utf-8")
 
 
 def _of_pipeline(root: Path, aside: Path, file: Path) -> Meaning:

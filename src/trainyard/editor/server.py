@@ -72,7 +72,8 @@ class TrainyardServer(LanguageServer):
         self._findings: Found = {}
         self._shown: dict[Path, tuple[list[types.Diagnostic], int | None]] = {}
         self._told: set[str] = set()
-        _register(self)
+        for register in (_register_changes, _register_answers, _register_edits):
+            register(self)
 
     # Opening and changing ----------------------------------------------------------------------------------------
 
@@ -218,13 +219,6 @@ class TrainyardServer(LanguageServer):
         return (file, *self.places(file).place_of(position))
 
 
-def _register(server: TrainyardServer) -> None:
-    """Say which requests are answered, and how."""
-    _register_changes(server)
-    _register_answers(server)
-    _register_edits(server)
-
-
 def _register_changes(server: TrainyardServer) -> None:
     @server.feature(types.INITIALIZED)
     def initialized(params: types.InitializedParams) -> None:
@@ -304,7 +298,7 @@ def _register_answers(server: TrainyardServer) -> None:
         file = path_of(params.text_document.uri)
         document = server.files.read([file])[1].find(file) if file is not None else None
         # What is not YAML has no outline.
-        return outline_of(document, server.range_of) if document is not None else []
+        return outline_of(document.root, server.range_of) if document is not None else []
 
     @server.feature(types.TEXT_DOCUMENT_DEFINITION)
     def on_definition(params: types.DefinitionParams) -> list[types.Location]:
@@ -433,8 +427,4 @@ def _is_wanted(kind: str, only: Sequence[str] | None) -> bool:
 
 
 def _touches(first: types.Range, second: types.Range) -> bool:
-    return _key(first.start) <= _key(second.end) and _key(second.start) <= _key(first.end)
-
-
-def _key(position: types.Position) -> tuple[int, int]:
-    return position.line, position.character
+    return first.start <= second.end and second.start <= first.end

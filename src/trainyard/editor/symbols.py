@@ -273,12 +273,10 @@ def _bindings(value: Node) -> Iterator[tuple[Node, Binding]]:
     return ((node, binding) for node in texts_in(value) for binding in bindings_of_value(node.text))
 
 
-def outline_of(document: Document, range_of: Callable[[Span], types.Range]) -> list[types.DocumentSymbol]:
-    """Return the outline of a file, with its places as `range_of` converts them; empty for what is not a mapping."""
-    return _children(document.root, range_of)
-
-
-def _children(holder: Node, range_of: Callable[[Span], types.Range], kind: _Kind = "key") -> list[types.DocumentSymbol]:
+def outline_of(
+    holder: Node, range_of: Callable[[Span], types.Range], kind: _Kind = "key"
+) -> list[types.DocumentSymbol]:
+    """Return the outline of a mapping, with its places as `range_of` converts them; empty for what is none."""
     return [_symbol(name, entry, kind, range_of) for name, entry in holder.entries.items()]
 
 
@@ -286,11 +284,11 @@ def _symbol(name: str, entry: Entry, kind: _Kind, range_of: Callable[[Span], typ
     value = entry.value
     below: list[types.DocumentSymbol] = []
     if kind == "job":
-        below = _children(value, range_of)
+        below = outline_of(value, range_of)
     elif kind == "key" and name == "jobs":
-        below = _children(value, range_of, "job")
+        below = outline_of(value, range_of, "job")
     elif kind == "key" and name in _PORTS:
-        below = _children(value, range_of, "port")
+        below = outline_of(value, range_of, "port")
     key, detail = range_of(entry.key.span), value.word("type")
     if not value.is_mapping and value.span.line == value.span.end_line:
         detail = value.text

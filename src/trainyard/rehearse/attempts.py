@@ -14,7 +14,7 @@ from trainyard.rehearse.cancellation import Cancellation
 from trainyard.rehearse.command import fill_command, parallel_command, spark_command, write_settings
 from trainyard.rehearse.errors import writing
 from trainyard.rehearse.local_jobs import LocalJob
-from trainyard.rehearse.machine import AZURE_ML_MASTER_PORT, gpus_of_node
+from trainyard.rehearse.machine import AZURE_ML_MASTER_PORT
 from trainyard.rehearse.tracking_store import RunIdentity
 from trainyard.settings.files import files_beneath
 from trainyard.spec.literals import ParameterValue
@@ -83,10 +83,15 @@ class Attempt(NamedTuple):
         return rank % self.job.counts.processes_per_node
 
     def gpus_of(self, rank: int) -> Sequence[str]:
-        """Return the GPUs of a rank's node: its share of this machine's, empty if there are too few for all ranks."""
+        """Return the GPUs of a rank's node: its share of this machine's, where a process finds its own by LOCAL_RANK.
+
+        Without a GPU for each process of all nodes the share is empty, and all of them run on processors.
+        """
         counts = self.job.counts
-        nodes, per_node = counts.nodes, counts.processes_per_node
-        return gpus_of_node(self.gpus, self.node_of(rank), nodes=nodes, processes_per_node=per_node)
+        if counts.nodes * counts.processes_per_node > len(self.gpus):
+            return []
+        share, node = len(self.gpus) // counts.nodes, self.node_of(rank)
+        return self.gpus[node * share : (node + 1) * share]
 
     @property
     def data_folder(self) -> Path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import fcntl
 import io
@@ -12,7 +11,7 @@ import re
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -66,10 +65,9 @@ class ContainerEngine(NamedTuple):
 
     def succeeds(self, log: Path, *words: str) -> bool:
         """Call it for something that takes a while, with its output in a file; return whether it went well."""
+        called = [self.program, *words]
         with log.open("w", encoding="utf-8") as stream:
-            stream.write(f"{' '.join([self.program, *words])}\n")
-            stream.flush()
-            called = [self.program, *words]
+            print(*called, file=stream, flush=True)
             return subprocess.run(called, stdout=stream, stderr=subprocess.STDOUT, check=False).returncode == 0
 
 
@@ -176,22 +174,15 @@ def images_of(
             what = "Spark brings its own image" if environment is not None else "it has no environment"
             note(f"{job.name}: {what}: it runs with the Python here, in no container")
             continue
-        with _one_builder(folder):
-            name = images.present(job.name, environment)
+        with writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            with open_lock_file(folder / "images.lock") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)  # another run may be pulling or building the same
+                name = images.present(job.name, environment)
         if name not in examined:
             examined[name] = _examined(engine, name, environment, shared_folder)
         found[job.name] = examined[name]
     return found
-
-
-@contextlib.contextmanager
-def _one_builder(folder: Path) -> Iterator[None]:
-    """Let one run at a time pull and build: others want the same images."""
-    with writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        with open_lock_file(folder / "images.lock") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
 
 
 class _Images(NamedTuple):

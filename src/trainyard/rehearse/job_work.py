@@ -37,7 +37,6 @@ from trainyard.spec.resolved import JobOutput
 
 if TYPE_CHECKING:
     from trainyard.rehearse.container_images import ContainerImage
-    from trainyard.rehearse.fault_watch import FaultWatch
     from trainyard.rehearse.run_options import RunOptions
 
 # Every workspace has it, as its default.
@@ -253,7 +252,11 @@ def _run(
 
 
 def _first_attempt(context: RunContext, job: LocalJob, number: int) -> Attempt:
-    run = context.identity.of_job(job.name)
+    run, watch = context.identity.of_job(job.name), None
+    if job.name in context.faults:
+        from trainyard.rehearse.fault_watch import FaultWatch  # its server takes 20 ms to import
+
+        watch = FaultWatch(context.faults[job.name], context.options.notice_seconds)
     return Attempt(
         job=job,
         job_folder=context.job_folder(job.name),
@@ -266,17 +269,9 @@ def _first_attempt(context: RunContext, job: LocalJob, number: int) -> Attempt:
         image=context.software.images.get(job.name),
         gpus=context.options.gpus,
         tracked=context.store.folder_of(run),
-        faults=_watch(context, job),
+        faults=watch,
         without_gpus=context.options.without_gpus,
     )
-
-
-def _watch(context: RunContext, job: LocalJob) -> FaultWatch | None:
-    if job.name not in context.faults:
-        return None
-    from trainyard.rehearse.fault_watch import FaultWatch  # its server takes 20 ms to import
-
-    return FaultWatch(context.faults[job.name], context.options.notice_seconds)
 
 
 def _publish(context: RunContext, job: LocalJob) -> None:

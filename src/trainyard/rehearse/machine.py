@@ -48,17 +48,6 @@ def available_gpus(environment: Mapping[str, str], devices: Path = Path("/dev"))
     return [name.strip() for name in chosen.split(",") if name.strip()]
 
 
-def gpus_of_node(gpus: Sequence[str], node: int, *, nodes: int, processes_per_node: int) -> Sequence[str]:
-    """Return a node's share of the GPUs, so that each process finds its own under LOCAL_RANK, as on the cluster.
-
-    Without a GPU for each process of all nodes the share is empty, and all of them run on processors.
-    """
-    if nodes * processes_per_node > len(gpus):
-        return []
-    share = len(gpus) // nodes
-    return gpus[node * share : (node + 1) * share]
-
-
 @contextmanager
 def reserved_port(candidates: Sequence[int]) -> Iterator[int]:
     """Yield a free port, the first if possible, that no other runner of this user takes while the block lasts.

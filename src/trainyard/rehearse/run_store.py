@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta, timezone
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 
 from trainyard.git import NoGit, ask_git, index_of, is_object, repository_top
@@ -238,11 +238,10 @@ def create_run_folder(runs_folder: Path, run_folder: Path | None, name: str | No
     runs_folder = runs_folder.resolve()
     if name is not None:
         return name, _create(runs_folder / name, may_exist=False)
-    for candidate in _new_names(pipeline):
-        try:
+    base = f"{time.strftime('%Y%m%d-%H%M%S')}-{_valid_name(pipeline)}"
+    for candidate in chain([base], (f"{base}-{number}" for number in count(2))):
+        with suppress(UsageError):
             return candidate, _create(runs_folder / candidate, may_exist=False)
-        except UsageError:
-            continue
     raise AssertionError("there is always another name")
 
 
@@ -260,13 +259,6 @@ def _link_among_runs(runs_folder: Path, folder: Path, name: str) -> None:
                 link.symlink_to(folder)
                 return
             name = f"{name.rpartition('~')[0] or name}~{number}"
-
-
-def _new_names(pipeline: str) -> Iterator[str]:
-    base = f"{time.strftime('%Y%m%d-%H%M%S')}-{_valid_name(pipeline)}"
-    yield base
-    for number in count(2):
-        yield f"{base}-{number}"
 
 
 def _valid_name(text: str) -> str:

@@ -51,6 +51,10 @@ _TICK_SECONDS = 0.2
 _SECONDS_BETWEEN_WRITES_OF_TRIALS = 0.5
 _MOST_WARNINGS = 10
 _WITHOUT_RESULT: frozenset[Status] = frozenset({"failed", "canceled", "skipped"})
+_FACTS_OF_RESULTS = (
+    *("inputs", "command", "nodes", "processes_per_node", "distribution", "environment", "image"),
+    *("cache_key", "key_parts"),
+)
 _END_STATUSES: dict[Status, EndStatus] = {"completed": "FINISHED", "failed": "FAILED", "canceled": "KILLED"}
 
 
@@ -109,18 +113,13 @@ class Scheduler:
         self._display.run_started(self._record)
         for name, result in reused.items():
             take_over(self._context, name, result.earlier)
-            self._describe_as_made(self._record.jobs[name], result.record)
+            # What the outputs were made with may differ from what this run would make them with.
+            for fact in _FACTS_OF_RESULTS:
+                setattr(self._record.jobs[name], fact, getattr(result.record, fact))
             self._take_over(name, result.earlier, result.why)
         for name in self._jobs:  # in their order
             if name not in self._selection.run | self._selection.reused:
                 self._skip(name, "left out by --only or --from")
-
-    @staticmethod
-    def _describe_as_made(job: JobRecord, made: JobRecord) -> None:
-        """Record what the outputs were made with, which may differ from what this run would make them with."""
-        for name in ("inputs", "command", "nodes", "processes_per_node", "distribution", "environment", "image"):
-            setattr(job, name, getattr(made, name))
-        job.cache_key, job.key_parts = made.cache_key, made.key_parts
 
     def _start_or_skip_waiting_jobs(self) -> None:
         for name, job in self._jobs.items():

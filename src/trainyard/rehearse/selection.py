@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from trainyard.rehearse.digests import ContentDigests
@@ -38,18 +38,20 @@ def select(upstream: Mapping[str, frozenset[str]], *, only: str | None, from_job
     if named not in upstream:
         flag = "--only" if only is not None else "--from"
         raise UsageError(f"{flag} {named}: unknown job. {did_you_mean(named, upstream)}")
-    run = {named} if only is not None else _with_dependents(upstream, named)
+    dependents = {job: [name for name, needs in upstream.items() if job in needs] for job in upstream}
+    run = {named} if only is not None else _reached([named], dependents)
     reused = frozenset[str]().union(*(upstream[job] for job in run)) - run
     return Selection(frozenset(run), reused, named)
 
 
-def _with_dependents(upstream: Mapping[str, frozenset[str]], job: str) -> set[str]:
-    found = {job}
-    while True:
-        more = {name for name, needs in upstream.items() if needs & found} - found
-        if not more:
-            return found
-        found |= more
+def _reached(jobs: Iterable[str], following: Mapping[str, Iterable[str]]) -> set[str]:
+    """Return some jobs with all that follow them in a graph, directly or through others."""
+    found, left = set[str](), list(jobs)
+    while left:
+        if (job := left.pop()) not in found:
+            found.add(job)
+            left += following[job]
+    return found
 
 
 class ReusedResult(NamedTuple):
@@ -111,7 +113,8 @@ def _keys_here(
     """Return the key that each of these jobs would have in this run, if it can be known without running anything."""
     keys: dict[str, JobKey] = {}
     identities: dict[str, str] = {}
-    for name in (name for name in resolved.jobs if name in _with_upstream(resolved, jobs)):
+    reached = _reached(jobs, {name: job.depends_on for name, job in resolved.jobs.items()})
+    for name in (name for name in resolved.jobs if name in reached):
         job = resolved.jobs[name]
         has_its_data = all(source.path.exists() for source in job.inputs.values() if isinstance(source, LocalPath))
         if set(job.depends_on) <= set(identities) and has_its_data:
@@ -122,14 +125,6 @@ def _keys_here(
             if job.component.is_deterministic:
                 identities[name] = keys[name].key
     return keys
-
-
-def _with_upstream(resolved: LocalPipeline, jobs: Collection[str]) -> set[str]:
-    found = set(jobs)
-    for name in reversed(resolved.jobs):
-        if name in found:
-            found.update(resolved.jobs[name].depends_on)
-    return found
 
 
 def _fit_rank(job: JobRecord, inputs_here: Mapping[str, object], key: JobKey | None) -> int:

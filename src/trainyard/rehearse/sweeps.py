@@ -113,11 +113,9 @@ def _run_trial(
     store.start_run(run, f"{attempt.job.name} trial {number}")
     with attempt.faults.of_trial(number) if attempt.faults is not None else nullcontext() as faults:
         own = own._replace(faults=faults)
-        end = launch(own, make_folders(own, cancellation), cancellation)
-        while end.was_preempted:
+        while (end := launch(own, make_folders(own, cancellation), cancellation)).was_preempted:
             lose_what_a_preemption_takes(own)
             own = own._replace(number=own.number + 1)
-            end = launch(own, make_folders(own, cancellation), cancellation)
     store.end_run(run, "FINISHED" if end.reason is None else "FAILED")
     trial.attempts = own.number
     logged = [value for value in store.metric(run, sweep.primary_metric) if math.isfinite(value)]

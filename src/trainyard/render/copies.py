@@ -145,11 +145,9 @@ def _digest(content: bytes) -> str:
 
 
 def _read_lock(file: Path) -> dict[str, Any]:
-    try:
+    with contextlib.suppress(ValueError, KeyError, TypeError):
         lock = json.loads(read_text(file))
         if lock["format"] == _FORMAT and isinstance(lock["files"], dict) and isinstance(lock["trainyard"], str):
             return dict(lock)
-    except (ValueError, KeyError, TypeError):
-        pass
     hint = f"Restore it from git; or delete it, and {LOCK_FILE}'s files are yours to maintain."
     raise SpecError(rules.NOT_OURS.at(Span(file), f"expected the format {_FORMAT}", hint=hint))

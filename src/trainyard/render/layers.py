@@ -35,10 +35,6 @@ class Layers:
     key_spans: dict[KeyPath, Span] = field(default_factory=dict)
     set_texts: dict[KeyPath, str] = field(default_factory=dict)
 
-    def origin(self, path: KeyPath) -> Span | None:
-        """Where the value at a path was written; None for one from `--set`, and for none at all."""
-        return self.value_spans.get(path)
-
     @property
     def written_data(self) -> dict[str, Any]:
         """The data, whose values know where they were written."""
@@ -49,7 +45,7 @@ class Layers:
     def _marked(self, path: KeyPath, value: Any) -> Any:
         if isinstance(value, dict):
             return {key: self._marked((*path, key), each) for key, each in value.items()}
-        return written(value, self.origin(path))
+        return written(value, self.value_spans.get(path))
 
     def problem(self, path: KeyPath, rule: Rule, message: str, hint: str = "", *, at_key: bool = False) -> Diagnostic:
         """A finding about the value (or the key) at a path: at its line, or naming the `--set` that gave it."""

@@ -264,14 +264,14 @@ def _assemble(name: str, layers: Layers, settings: Mapping[str, object]) -> Prof
     environment = data["environment"]
     spot = data.get("spot", False)
     has_gpus = sku is not None and sku.gpu_count
-    processes = written(has_gpus, layers.origin(("sku",))) if has_gpus else data["processes_per_node"]
+    processes = written(has_gpus, layers.value_spans.get(("sku",))) if has_gpus else data["processes_per_node"]
     return Profile(
         name=name,
         files=layers.files,
         settings=settings,
         processes_per_node=processes,
         spot=spot,
-        tier=written("low_priority" if spot else "dedicated", layers.origin(("spot",))),
+        tier=written("low_priority" if spot else "dedicated", layers.value_spans.get(("spot",))),
         environments={"default": environment} if isinstance(environment, str) else environment,
         pipelines=data.get("pipelines", {}),
         clusters={

@@ -52,7 +52,10 @@ def tuning_proposal(
         return propose(samples, most, None, "these machines have no GPU", has_gpu=False)
     if model_type not in families():
         return propose(samples, most, None, f"the size of {model_type} is not known in closed form")
-    settings = _settings_of_model(model_overrides)
+    try:
+        settings: dict[str, Any] = json.loads(model_overrides or "{}")
+    except ValueError as error:
+        raise UsageError(f"model_overrides: {model_overrides!r} is not a mapping ({error})") from None
     try:
         training = TrainingShape(
             architecture=architecture_for_data(model_type, settings, vocabulary_size, sequence_length),
@@ -88,11 +91,3 @@ def _value(field: StepField, node: Node) -> SettingValue | None:
     except ValueError as error:
         raise SpecError(rules.PROFILE_VALUE.at(node.span, f"{field.name}: {error}")) from None
     return value
-
-
-def _settings_of_model(overrides: str | None) -> dict[str, Any]:
-    try:
-        settings: dict[str, Any] = json.loads(overrides or "{}")
-    except ValueError as error:
-        raise UsageError(f"model_overrides: {overrides!r} is not a mapping ({error})") from None
-    return settings

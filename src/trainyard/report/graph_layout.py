@@ -66,7 +66,7 @@ def lay_out(depends_on: Mapping[str, Sequence[str]], spacing: Spacing) -> Layout
     Raise `CycleError`, a `ValueError`, for jobs that depend on each other in a cycle.
     """
     layer_of = _layers(depends_on)
-    layers, neighbours_before, neighbours_after = _with_bends(depends_on, layer_of)
+    layers, paths, neighbours_before, neighbours_after = _with_bends(depends_on, layer_of)
     _order(layers, neighbours_before, neighbours_after)
     breadth_of = _breadths(layers, neighbours_before, neighbours_after, spacing)
 
@@ -75,14 +75,9 @@ def lay_out(depends_on: Mapping[str, Sequence[str]], spacing: Spacing) -> Layout
         depth = spacing.box_depth / 2 + layer * (spacing.box_depth + spacing.gap_between_layers)
         return BoxCentre(depth, breadth_of[vertex])
 
-    def path(source: str, target: str) -> tuple[BoxCentre, ...]:
-        bends = [_Bend(source, target, layer) for layer in range(layer_of[source] + 1, layer_of[target])]
-        return (place(source), *map(place, bends), place(target))
-
-    pairs = [(source, target) for target, sources in depends_on.items() for source in dict.fromkeys(sources)]
     return Layout(
         places={job: place(job) for job in depends_on},
-        edges=tuple(Edge(source, target, path(source, target)) for source, target in pairs),
+        edges=tuple(Edge(*ends, tuple(map(place, path))) for ends, path in paths.items()),
         depth=len(layers) * (spacing.box_depth + spacing.gap_between_layers) - spacing.gap_between_layers,
         breadth=max(breadth_of[v] + _size(v, spacing) / 2 for v in breadth_of),
     )
@@ -98,24 +93,25 @@ def _layers(depends_on: Mapping[str, Sequence[str]]) -> dict[str, int]:
 
 def _with_bends(
     depends_on: Mapping[str, Sequence[str]], layer_of: Mapping[str, int]
-) -> tuple[list[list[_Vertex]], _Neighbours, _Neighbours]:
-    """Return the vertices of each layer, and each one's neighbours in the layer before and the layer after."""
+) -> tuple[list[list[_Vertex]], dict[tuple[str, str], list[_Vertex]], _Neighbours, _Neighbours]:
+    """Return the vertices of each layer and of each edge, and each one's neighbours in the layer before and after."""
     layers: list[list[_Vertex]] = [[] for _ in range(max(layer_of.values()) + 1)]
     for job, layer in layer_of.items():
         layers[layer].append(job)
     before: dict[_Vertex, list[_Vertex]] = {job: [] for job in depends_on}
     after: dict[_Vertex, list[_Vertex]] = {job: [] for job in depends_on}
+    paths: dict[tuple[str, str], list[_Vertex]] = {}
     for target, sources in depends_on.items():
         for source in dict.fromkeys(sources):
             bends = [_Bend(source, target, layer) for layer in range(layer_of[source] + 1, layer_of[target])]
             for bend in bends:
                 layers[bend.layer].append(bend)
                 before[bend], after[bend] = [], []
-            path: list[_Vertex] = [source, *bends, target]
-            for one, next_one in pairwise(path):
+            paths[source, target] = [source, *bends, target]
+            for one, next_one in pairwise(paths[source, target]):
                 after[one].append(next_one)
                 before[next_one].append(one)
-    return layers, before, after
+    return layers, paths, before, after
 
 
 def _swept(

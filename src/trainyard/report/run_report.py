@@ -79,7 +79,7 @@ class JobView:
         self.results = results = read_job_results(job.output_folders(run_folder))
         self.inputs = [_input(name, value, origins, run_folder) for name, value in job.inputs.items()]
         self.charts = draw_charts(results.metrics) if results.metrics else []
-        self.speed = speed_figures(results.metrics) if results.metrics else []
+        self.speed = list(speed_figures(results.metrics)) if results.metrics else []
         self.figures = evaluation_figures(results.evaluation) if results.evaluation else []
         confusion = results.confusion_matrix
         self.heat_map = HeatMap(confusion) if confusion and len(confusion.classes) <= MOST_CLASSES_DRAWN else None

@@ -28,12 +28,8 @@ class Figure(NamedTuple):
     """Whose value is compared with it, and that value."""
 
 
-def speed_figures(metrics: Metrics) -> list[Figure]:
-    """Return the figures that there are series for. Medians are over logged lines, so warming up hardly counts."""
-    return [Figure(label, value) for label, value in _figures(metrics)]
-
-
-def _figures(metrics: Metrics) -> Iterator[tuple[str, str]]:
+def speed_figures(metrics: Metrics) -> Iterator[Figure]:
+    """Yield the figures that there are series for. Medians are over logged lines, so warming up hardly counts."""
     by_step: dict[str, dict[float, float]] = defaultdict(dict)
     for name, points in metrics.series.items():
         by_step[name] = {step: value for step, value in points if math.isfinite(value)}
@@ -45,22 +41,22 @@ def _figures(metrics: Metrics) -> Iterator[tuple[str, str]]:
     )
     for name, unit in (("tokens_per_second", "tokens"), ("samples_per_second", "samples")):
         if series[name]:
-            yield f"{unit} per second", count(median(series[name]))
+            yield Figure(f"{unit} per second", count(median(series[name])))
             break
     if series["mfu"]:
-        yield "MFU", percentage(median(series["mfu"]))
+        yield Figure("MFU", percentage(median(series["mfu"])))
     for name, label in (("run_step_seconds_p50", "median step"), ("run_step_seconds_p99", "99th percentile")):
         if series[name]:
-            yield label, duration(series[name][-1])
+            yield Figure(label, duration(series[name][-1]))
     if series["data_wait_seconds"] and worked > 0:
-        yield "waited for data", percentage(waited / worked) if waited > worked / 1000 else "under 0.1 %"
+        yield Figure("waited for data", percentage(waited / worked) if waited > worked / 1000 else "under 0.1 %")
     if series["checkpoint_stall_seconds"]:
-        yield "waited for checkpoints", duration(sum(series["checkpoint_stall_seconds"]))
+        yield Figure("waited for checkpoints", duration(sum(series["checkpoint_stall_seconds"])))
     if (slowest := slowest_rank(_windows_by_rank(by_step))) is not None:
         rank, excess = slowest
-        yield "slowest rank", f"{rank}, takes {percentage(excess)} longer than the others"
+        yield Figure("slowest rank", f"{rank}, takes {percentage(excess)} longer than the others")
     if series["peak_memory_bytes"]:
-        yield "peak memory of a rank", memory(max(series["peak_memory_bytes"]))
+        yield Figure("peak memory of a rank", memory(max(series["peak_memory_bytes"])))
     for name, label in (
         ("skipped_steps", "steps skipped"),
         ("loss_spikes", "loss spikes"),
@@ -69,7 +65,7 @@ def _figures(metrics: Metrics) -> Iterator[tuple[str, str]]:
         if any(series[name]):
             # The count begins again at 0 with each attempt: a fall is a new attempt.
             earlier = sum(before for before, value in pairwise(series[name]) if value < before)
-            yield label, count(series[name][-1] + earlier)
+            yield Figure(label, count(series[name][-1] + earlier))
 
 
 def _windows_by_rank(by_step: Mapping[str, dict[float, float]]) -> list[tuple[float, ...]]:
