@@ -1,10 +1,11 @@
 """How long the commands take as whole processes, compared with a bare Python that imports what they need.
 
-    python benchmarks/command_speed.py [--runs 15]
+    python benchmarks/command_speed.py [--runs 15] [--only plan]
 
 Each command alternates with its peer in one session, so that a machine that slows down slows both equally; the
 figures to quote are the median and the ratio. Beside it stand the processor's seconds of the command, which other work
-on the machine changes less. Results go to benchmarks/results/command_speed.json. Exit 1 when a bar is missed.
+on the machine changes less. Results go to benchmarks/results/command_speed.json, unless only
+some cases were run. Exit 1 when a bar is missed.
 """
 
 from __future__ import annotations
@@ -121,9 +122,11 @@ def measure(case: Case, runs: int, folder: Path) -> Result:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--runs", type=int, default=15)
-    runs = parser.parse_args().runs
+    parser.add_argument("--only", default="", metavar="TEXT", help="The cases whose names contain it.")
+    options = parser.parse_args()
+    runs = options.runs
     folder = ROOT / ".trainyard" / "rendered" / "benchmark"
-    results = [measure(case, runs, folder) for case in CASES]
+    results = [measure(case, runs, folder) for case in CASES if options.only in case.name]
     missed = False
     for result in results:
         bar = f"bar {result.bar_seconds:.2f}" if result.bar_seconds else "no bar yet"
@@ -134,7 +137,8 @@ def main() -> int:
             f"{result.ratio_to_peer:.2f} x its bare imports ({result.peer_median_seconds:.3f} s)"
         )
         missed |= result.bar_seconds is not None and result.median_seconds > result.bar_seconds
-    save_results("command_speed", {"runs": runs, "cases": [asdict(result) for result in results]})
+    if not options.only:
+        save_results("command_speed", {"runs": runs, "cases": [asdict(result) for result in results]})
     return int(missed)
 
 

@@ -306,6 +306,7 @@ def test_a_gpus_name_may_be_written_as_elsewhere(trainyard: Run, name: str) -> N
         (("--model", "gpt2", *H100, "--micro-batch-size", "0"), "--micro-batch-size"),
         (("--model", "gpt2", "--gpu", "A100", "--precision", "fp8"), "has no fp8"),
         (("--model", "no/such/config.json", *H100), "no such file"),
+        (("--model", "gpt2", *H100, "--search", "--headroom", "100"), "--headroom 100: expected less than 100 percent"),
     ],
 )
 def test_wrong_use_is_one_line_and_exit_code_2(trainyard: Run, arguments: tuple[str, ...], words: str) -> None:
@@ -325,6 +326,7 @@ def test_wrong_use_is_one_line_and_exit_code_2(trainyard: Run, arguments: tuple[
         ('{"model_type": "llama", "hidden_size": "4096"}', "hidden_size"),
         ('{"model_type": "llama", "hidden_size": 100, "num_attention_heads": 3}', "not a multiple"),
         ('{"model_type": "llama", "num_hidden_layers": 0}', "num_hidden_layers"),
+        ('{"model_type": "llama", "hidden_sise": 2048}', "unknown key 'hidden_sise'; did you mean 'hidden_size'?"),
         ('{"model_type": "mistral", "num_local_experts": 8}', "mixture of experts"),
     ],
 )

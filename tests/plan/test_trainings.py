@@ -316,17 +316,20 @@ def test_the_fastest_and_the_cheapest_profile_are_named() -> None:
     assert sum("cheapest" in row[-1] for row in rows) == 1
 
 
-def test_the_page_stands_alone_and_draws_graph_memory_and_scaling() -> None:
+def test_the_page_stands_alone_and_draws_graph_memory_time_and_scaling() -> None:
     pipeline = load_job(ROOT / "pipelines" / "deepspeed.yaml", strict=True)
     text = as_html(_plan("deepspeed"), pipeline, [])
     for job in ("prepare_text", "train_deepspeed", "evaluate"):
         assert text.count(f'href="#job-{job}"') == 2, "once for wide and once for narrow screens"
         assert f'id="job-{job}"' in text
     assert "prepare_text → train_deepspeed\nprepared → data" in text
-    bars = re.findall(r'<span class="bar \w+" style="left:[\d.]+%;width:([\d.]+)%" title="\w+: [\d.]+ [kMG]B"', text)
-    lengths = [float(bar) for bar in bars]
-    assert len(lengths) == 6
-    assert 0 < sum(lengths) <= 100.1
+    bars = re.findall(r'style="left:[\d.]+%;width:([\d.]+)%" title="(\w+): [\d.]+ [kMG]B"', text)
+    assert [name for _, name in bars] == ["parameters", "gradients", "optimizer", "activations", "logits"]
+    assert 0 < sum(float(share) for share, _ in bars) <= 100.1
+    times = re.findall(r'style="left:[\d.]+%;width:([\d.]+)%" title="(\w+): [\d.]+ m?s"', text)
+    assert [name for _, name in times] == ["forward", "backward", "optimizer", "exchange"]
+    assert sum(float(share) for share, _ in times) == pytest.approx(100, abs=0.1)
+    assert "of the exchange is hidden" in text
     assert "1,024 nodes" in text
     assert "micro-batch × accumulation × processes" in text
     assert "http://" not in text

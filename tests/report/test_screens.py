@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from trainyard.catalogue.skus import find_sku
 from trainyard.plan.difference import PlanDifference
 from trainyard.plan.estimate.config_file import find_model
+from trainyard.plan.estimate.estimator import estimate
+from trainyard.plan.estimate.training import machines_of_sku
 from trainyard.plan.pipeline_settings import Change
 from trainyard.plan.planner import plan
+from trainyard.plan.reporters import OnProfile
 from trainyard.plan.training_jobs import Stated
 from trainyard.report.comparison import compare, write_comparison
 from trainyard.report.plan_page import as_html, difference_as_html
@@ -118,7 +123,14 @@ def plan_page(tmp_path: Path) -> Path:
     file = tmp_path / "plan.html"
     pipeline = load_job(ROOT / "pipelines" / "finetune.yaml", strict=True)
     planned = plan(pipeline, Computes(DocumentStore()), Stated(find_model("llama-3.2-1b")))
-    file.write_text(as_html(planned, pipeline), encoding="utf-8")
+    found = next(job.estimate for job in planned.jobs if job.estimate is not None)
+    machines = {
+        size: machines_of_sku(find_sku(f"Standard_{size}"), 2) for size in ("ND96isr_MI300X_v5", "NC64as_T4_v3")
+    }
+    profiles = [
+        OnProfile(size, "train", estimate(replace(found.training, machines=each))) for size, each in machines.items()
+    ]
+    file.write_text(as_html(planned, pipeline, profiles), encoding="utf-8")
     return file
 
 
@@ -168,6 +180,9 @@ def check_layout(page: Any, screen: dict[str, int]) -> None:
         "[...document.querySelectorAll('.attempts')].map(table => table.offsetWidth - table.parentElement.offsetWidth)"
     )
     assert max(page.evaluate(attempts), default=0) <= 0, "attempts are read without scrolling sideways"
+    if screen is LAPTOP:
+        hidden = "[...document.querySelectorAll('#profiles .scroll')].map(each => each.scrollWidth - each.clientWidth)"
+        assert max(page.evaluate(hidden), default=0) <= 0, "profiles are compared without scrolling sideways"
     boxes = page.evaluate(BOXES)
     assert all(box["left"] >= 0 and box["right"] <= screen["width"] for box in boxes)
     assert [

@@ -151,12 +151,12 @@ def test_files_of_secrets_are_not_submitted_unless_forced(code: Path, trainyard:
     done = trainyard("submit", "job.yaml", "--dry-run")
     assert done.exit_code == 1
     assert done.stdout == ""
-    assert "error[upload] the code of job uploads src/.env (secrets)" in done.stderr
+    assert "job.yaml:2:7: error[upload] job 'job' would upload src/.env (secrets)" in done.stderr
     assert "nothing was submitted; --force submits it as it is" in done.stderr
     assert "\x1b[31m" not in done.stderr
     forced = trainyard("submit", "job.yaml", "--dry-run", "--force")
     assert forced.exit_code == 0, forced.stderr
-    assert "warning[upload] the code of job uploads src/.env (secrets)" in forced.stderr
+    assert "warning[upload] job 'job' would upload src/.env (secrets)" in forced.stderr
     assert json.loads(forced.stdout)
 
 
@@ -166,7 +166,29 @@ def test_a_file_of_secrets_is_told_once_of_jobs_that_share_a_folder(code: Path, 
     Path("two.yaml").write_text(f"type: pipeline\njobs:\n  one: {inline}\n  two: {inline}\n")
     done = trainyard("submit", "two.yaml", "--dry-run")
     assert done.exit_code == 1
-    assert done.stderr.count("uploads src/.env (secrets)") == 1
+    assert done.stderr.count("would upload src/.env (secrets)") == 1
+
+
+def test_files_of_secrets_beside_the_code_are_uploaded_as_well(code: Path, trainyard: CommandLine) -> None:
+    """Azure ML's client uploads additional includes, a folder or a file each, contexts of images, and data."""
+    for folder, name in (("shared", "id_rsa"), ("image", ".netrc"), ("data", "a.p12")):
+        Path(folder).mkdir()
+        (Path(folder) / name).write_text("x")
+    Path("image/Dockerfile").write_text("FROM python:3.11\n")
+    Path(".env").write_text("x")
+    component = JOB.replace("type: command", "type: command\nname: one\nadditional_includes: [./shared, .env]")
+    component += "inputs: {data: {type: uri_folder}}\n"
+    Path("one.yaml").write_text(component.replace("azureml:torch:3", "{build: {path: image}}").replace("compute:", "#"))
+    Path("all.yaml").write_text(
+        "type: pipeline\njobs:\n  one: {component: one.yaml, compute: 'azureml:c', inputs: {data: {path: data}}}\n"
+    )
+    done = trainyard("submit", "all.yaml", "--dry-run")
+    assert done.exit_code == 1
+    for place in ("shared/id_rsa", ".env", "image/.netrc", "data/a.p12"):
+        assert f"all.yaml:3:3: error[upload] job 'one' would upload {place} (secrets)" in done.stderr
+    found = json.loads(trainyard("lint", "one.yaml", "--select", "AML423", "--format", "json").stdout)
+    assert [each["message"].rpartition(": ")[2] for each in found] == ["id_rsa (secrets)", ". (secrets)"]
+    assert found[0]["hint"] == "Add `/id_rsa` to `.amlignore` in that folder."
 
 
 def test_secrets_in_yaml_are_not_submitted_unless_forced(code: Path, trainyard: CommandLine) -> None:

@@ -199,18 +199,14 @@ def _asset_problems(client: Any, workspace: Workspace, resolution: Resolution) -
                 message = f"the registry '{registry}' was not asked for this {asset.kind}: {reason}"
                 yield Diagnostic(asset.span, _RULE, message, severity="info")
             continue
-        if not is_there:
-            yield _missing(asset, workspace)
-
-
-def _missing(asset: _Asset, workspace: Workspace) -> Diagnostic:
-    name, version, registry = asset.parts["name"], asset.which.get("version"), asset.parts.get("registry")
-    place = f"the registry '{registry}'" if registry else str(workspace)
-    where = f"--registry-name {registry}" if registry else workspace.az_arguments
-    message = f"{place} has no {asset.kind} '{name}{f':{version}' if version else ''}'"
-    return Diagnostic(
-        asset.span, _RULE, message, hint=f"`az ml {asset.kind} list --name {name} {where}` shows its versions."
-    )
+        if is_there:
+            continue
+        name, version = asset.parts["name"], asset.which.get("version")
+        place = f"the registry '{registry}'" if registry else str(workspace)
+        where = f"--registry-name {registry}" if registry else workspace.az_arguments
+        message = f"{place} has no {asset.kind} '{name}{f':{version}' if version else ''}'"
+        hint = f"`az ml {asset.kind} list --name {name} {where}` shows its versions."
+        yield Diagnostic(asset.span, _RULE, message, hint=hint)
 
 
 def _has(client: Any, asset: _Asset) -> bool:

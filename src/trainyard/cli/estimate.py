@@ -126,6 +126,7 @@ def estimate(
             "--gpus-per-node needs --sku or --gpu": gpus_per_node and not (sku or gpu),
             f"--format {output_format} needs --what-if": output_format in _WHAT_IF_FORMATS and not compares,
             "expected --search or --what-if, not both": searches and compares,
+            f"--headroom {headroom:g}: expected less than 100 percent": headroom >= 100,
             f"--global-batch-size {_NEEDS}; a step has as many samples as follow": global_batch_size and not explores,
             f"several --sku: that {_NEEDS}": len(sku) > 1 and not explores,
         }

@@ -14,7 +14,7 @@ from trainyard.azure.workspace import azure_ml, find_workspace
 from trainyard.azure.workspace_checks import UnknownWorkspace
 from trainyard.cli.parameters import chosen_file, file_argument
 from trainyard.cli.sizes_in_workspace import Where, sizes_in_workspace
-from trainyard.cli.working_folder import code_folders, keep_runs_out_of_snapshots, list_snapshots
+from trainyard.cli.working_folder import keep_runs_out_of_snapshots, list_snapshots
 from trainyard.errors import UsageError, UserError
 from trainyard.lint.config import computes_for
 from trainyard.lint.rules.environment_variables import SECRET
@@ -23,12 +23,14 @@ from trainyard.plan.job_plans import Plan
 from trainyard.plan.planner import plan
 from trainyard.printing import plain_text
 from trainyard.project_findings import findings_before_a_submission
+from trainyard.rehearse.local_data import local_path
 from trainyard.spec.computes import Computes
 from trainyard.spec.diagnostic import Diagnostic, SpecError
 from trainyard.spec.findings import DocumentStore
 from trainyard.spec.loading import load_job, require_job
-from trainyard.spec.model import Pipeline
+from trainyard.spec.model import Job, Pipeline, code_of
 from trainyard.spec.resolution import Resolution
+from trainyard.spec.resolved import DataPath, Known
 from trainyard.spec.secrets import redacted_data
 from trainyard.spec.set_arguments import COMMAND_LINE, split_settings
 from trainyard.spec.set_inputs import as_client_overrides, values_set
@@ -146,9 +148,9 @@ def _check(file: Path, given: Mapping[str, str], where: Where) -> _Checked:
     planned = plan(pipeline, computes, values_set=values)
     click.echo(reporters.as_text(planned), err=True)
     list_snapshots(pipeline)
-    problems = [*secrets, *_not_fitting(pipeline, planned), *_secret_files(pipeline)]
-    sizes = {job.compute: job.sku.name for job in planned.jobs if job.compute and job.sku is not None}
     resolution = Resolution(pipeline, values, store=store)
+    problems = [*secrets, *_not_fitting(resolution, planned), *_secret_files(resolution)]
+    sizes = {job.compute: job.sku.name for job in planned.jobs if job.compute and job.sku is not None}
     given_to_client = {**keys_of_file(file, given, store), **as_client_overrides(pipeline, values)}
     return _Checked(problems, pipeline, resolution, given_to_client, sizes)
 
@@ -167,26 +169,34 @@ def _workspace_problems_if_reachable(file: Path, where: Where, checked: _Checked
         return []
 
 
-def _not_fitting(pipeline: Pipeline, planned: Plan) -> Iterator[Diagnostic]:
+def _not_fitting(resolution: Resolution, planned: Plan) -> Iterator[Diagnostic]:
     """Yield each job that needs more memory than its machines have, at its name."""
-    jobs = Resolution(pipeline).jobs
     for job in planned.jobs:
         if job.estimate is not None and not job.estimate.fits:
             hint = "`trainyard plan` shows settings that fit."
             yield Diagnostic(
-                jobs[job.name].job.key_span, "plan", f"{job.name} {job.estimate.memory_finding}", hint=hint
+                resolution.jobs[job.name].job.key_span, "plan", f"{job.name} {job.estimate.memory_finding}", hint=hint
             )
 
 
-def _secret_files(pipeline: Pipeline) -> Iterator[Diagnostic]:
-    """Yield each file of a secret's shape that would be uploaded, at the first job whose code has it."""
-    first_uses = {code: job for job, code in reversed(list(code_folders(pipeline)))}
-    for code, job in first_uses.items():
-        rules = ignore_file(code)
+def _secret_files(resolution: Resolution) -> Iterator[Diagnostic]:
+    """Yield each file of a secret's shape that would be uploaded, at the first code or job that has it."""
+    first_uses: dict[Path, Job] = {}
+    for use in resolution.leaves.values():
+        given = (each for each in use.inputs.values() if isinstance(each, Known))
+        folders = [local_path(each.value, each).path for each in given if isinstance(each.value, DataPath)]
+        if (component := code_of(use.job.component)) is not None:
+            context = component.environment.build_path if component.environment is not None else None
+            folders += filter(None, (component.code, *component.additional_includes, context))
+        for folder in folders:
+            first_uses.setdefault(folder.resolve(), use.job)
+    for folder, job in first_uses.items():
+        rules = ignore_file(folder)
         hint = f"Leave it out in `{rules.name if rules is not None else '.amlignore'}` in that folder."
-        for place in (upload.place for upload in doubtful_uploads(code) if upload.reason == SECRETS):
-            message = plain_text(f"the code of {job.name} uploads {short(code / place)} ({SECRETS})")
-            yield Diagnostic(job.key_span, "upload", message, hint=hint)
+        for place in (upload.place for upload in doubtful_uploads(folder) if upload.reason == SECRETS):
+            message = plain_text(f"job '{job.name}' would upload {short(folder / place)} ({SECRETS})")
+            written = job.node.get("code")
+            yield Diagnostic(job.key_span if written is None else written.span, "upload", message, hint=hint)
 
 
 def _refuse(problems: Sequence[Diagnostic], *, force: bool) -> None:

@@ -28,7 +28,7 @@ from trainyard.spec.documents import Node, parse_document
 from trainyard.spec.file_kinds import Kind, kind_of
 from trainyard.spec.findings import DocumentStore
 from trainyard.spec.model import Job, Port
-from trainyard.spec.parsed import Parsed, ParsedPipeline
+from trainyard.spec.parsed import Parsed
 from trainyard.spec.yaml_parsing import line_starts
 
 _MARK = "trainyard_cursor"
@@ -132,7 +132,10 @@ def _names_after(steps: tuple[str, ...], cursor: Cursor, parsed: Parsed) -> _Nam
     key = cursor.key
     if key in ("command", "args", "program_arguments", "append_row_to", "input_data"):
         return _names_of_own_ports(cursor).get(steps, {})
-    pipeline = next((each for each in parsed.pipelines if _is_around(each, cursor)), None)
+    # The model was read from text of its own, so places tell what nodes are the same.
+    around, here = {holder.offsets for holder in cursor.holders}, cursor.document.file
+    of_file = (each for each in parsed.pipelines if each.reading.file == here)
+    pipeline = next((each for each in of_file if each.body.offsets in around), None)
     if pipeline is None:
         return {}
     scope = pipeline.model
@@ -166,13 +169,6 @@ def _names_of_own_ports(cursor: Cursor) -> dict[tuple[str, ...], _Names]:
             types = {name: entry.value.get("type") for name, entry in holder.entries_of(kind).items()}
             names[kind,] = {name: (stated.text if stated else "", True) for name, stated in types.items()}
     return names
-
-
-def _is_around(pipeline: ParsedPipeline, cursor: Cursor) -> bool:
-    # The model was read from text of its own, so places tell what nodes are the same.
-    return pipeline.reading.file == cursor.document.file and any(
-        holder.offsets == pipeline.body.offsets for holder in cursor.holders
-    )
 
 
 # Keys and values -------------------------------------------------------------------------------------------------

@@ -44,19 +44,15 @@ def build_environments(
         if source not in pythons:
             base = _base_python(wanted_packages(environment), python, source[0])
             target = folder / digest_of(python_version(base), str(base), lines)[:_DIGITS]
-            _build(source[0], lines, target, base, note)
+            with writing(target):
+                target.parent.mkdir(parents=True, exist_ok=True)
+                with open_lock_file(target.with_name(f"{target.name}.lock")) as lock:
+                    fcntl.flock(lock, fcntl.LOCK_EX)  # another run may be building the same
+                    if not (target / _COMPLETE).exists():
+                        _install(source[0], lines, target, base, note)
             pythons[source] = target / "bin" / "python"
         found[job.name] = pythons[source]
     return found
-
-
-def _build(place: Path, lines: list[str], target: Path, base: Path, note: Callable[[str], None]) -> None:
-    with writing(target):
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with open_lock_file(target.with_name(f"{target.name}.lock")) as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # another run may be building the same
-            if not (target / _COMPLETE).exists():
-                _install(place, lines, target, base, note)
 
 
 def _base_python(wanted: Iterable[WantedPackage], python: Path, place: Path) -> Path:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain, cycle, repeat
 from pathlib import Path
 from typing import Any
@@ -77,7 +77,7 @@ def _time_and_price(found: Sequence[Estimate], samples: float) -> dict[str, Any]
 
 
 def _page(template: str, **values: Any) -> str:
-    return page_templates(Path.cwd()).get_template(template).render(**values, is_live=False, gigabytes=gigabytes)
+    return page_templates(Path.cwd()).get_template(template).render(**values, is_live=False)
 
 
 def _graph(plan: Plan, pipeline: Pipeline, *, tall: bool) -> Drawing:
@@ -108,13 +108,27 @@ def _shown(job: JobPlan) -> dict[str, Any]:
     return {
         "job": job,
         "facts": facts,
-        "memory": _memory(job.estimate) if job.estimate else None,
+        "bars": list(_bars(job.estimate)) if job.estimate else [],
         "scaling": scaling_curve(job.estimate.training) if job.estimate else [],
     }
 
 
-def _memory(found: Estimate) -> dict[str, Any]:
-    """Return the parts of a GPU's memory, and what there is, or what is used where that is more."""
-    parts = [(*part, style) for part, style in zip(found.memory.parts().items(), cycle(STYLES), strict=False)]
-    whole = max(found.available_bytes, found.memory.total)
-    return {"parts": parts, "used": found.memory.total, "available": found.available_bytes, "whole": whole}
+def _bars(found: Estimate) -> Iterator[dict[str, Any]]:
+    """Yield what is drawn by part: a GPU's memory within what there is, and the time of a step where it is known."""
+    used, available, time = found.memory.total, found.available_bytes, found.time
+    ends = f"{gigabytes(used)} used", f"{gigabytes(available)} there is"
+    parts = _drawn(found.memory.parts(), max(available, used), gigabytes)
+    yield {"of": "memory", "title": "Memory of a GPU", "ends": ends, "parts": parts}
+    if time is not None:
+        hidden = f"{duration(time.communication - time.exposed_communication)} of the exchange is hidden"
+        ends, parts = (duration(time.total), hidden), _drawn(time.parts(), time.total, duration)
+        yield {"of": "time", "title": "Time of a step", "ends": ends, "parts": parts}
+
+
+def _drawn(parts: Mapping[str, float], whole: float, shown: Callable[[float], str]) -> list[tuple[str | float, ...]]:
+    """Return the name, the percentage of the whole, the text and the style of each part that there is."""
+    sizes = ((name, size) for name, size in parts.items() if size)
+    return [
+        (name.replace("exposed_communication", "exchange"), 100 * size / whole, shown(size), style)
+        for (name, size), style in zip(sizes, cycle(STYLES), strict=False)
+    ]

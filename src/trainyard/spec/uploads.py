@@ -102,8 +102,11 @@ class Upload(NamedTuple):
 def doubtful_uploads(code: Path) -> list[Upload]:
     """Return what should hardly be uploaded of a code folder, as far as its ignore file leaves it in, by place.
 
-    Azure ML's client follows links to wherever they lead; those that lead outside are named, and not entered.
+    A file that is included alone is at `.`. Azure ML's client follows links to wherever they lead; those that lead
+    outside are named, and not entered.
     """
+    if is_within_root(code) and code.is_file():
+        return [Upload(".", reason)] if (reason := _reason(code, code.stat().st_size)) else []
     if not is_within_root(code) or not code.is_dir():
         return []
     # What cannot be read, or a pattern that nobody understands, is a finding of its own.
@@ -164,8 +167,8 @@ class _Walk:
         return "" if is_inside or not os.path.exists(target) else f"a link to {target}"
 
 
-def _reason(entry: os.DirEntry[str], size_bytes: int) -> str:
-    if _SECRET_FILE.fullmatch(entry.name) or (_KEY_FILE.fullmatch(entry.name) and _is_private_key(Path(entry.path))):
+def _reason(entry: os.DirEntry[str] | Path, size_bytes: int) -> str:
+    if _SECRET_FILE.fullmatch(entry.name) or (_KEY_FILE.fullmatch(entry.name) and _is_private_key(Path(entry))):
         return SECRETS
     if size_bytes > _LARGE_BYTES:
         return memory(size_bytes)

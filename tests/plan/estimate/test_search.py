@@ -13,7 +13,7 @@ from trainyard.catalogue.skus import find_sku
 from trainyard.plan.estimate import ENGINES
 from trainyard.plan.estimate.architectures import find_architecture
 from trainyard.plan.estimate.config_file import find_model
-from trainyard.plan.estimate.estimator import Estimate, estimate
+from trainyard.plan.estimate.estimator import Estimate, estimate, has_room
 from trainyard.plan.estimate.search import (
     HEADROOM,
     MOST_FOUND,
@@ -127,6 +127,19 @@ def test_a_global_batch_is_divided_among_the_gpus() -> None:
     found = what_if(_wanted("llama-3.1-8b", machines[0]), machines, scope)
     assert {each.training.global_batch_size for each in found} == {96}
     assert {each.training.machines.nodes for each in found} == {1, 2, 4}
+
+
+@pytest.mark.parametrize("model", ["llama-3.1-8b", "resnet"])
+def test_no_larger_micro_batch_of_the_same_step_has_room(model: str) -> None:
+    machines = _machines(A100, 1, 2)
+    wanted = _wanted(model, machines[0], sequence_length=1 if model == "resnet" else 2048)
+    found = what_if(wanted, machines, Scope(global_batch_size=machines[1].world_size * 3072))
+    assert any(each.training.accumulation_steps > 1 for each in found)
+    for training in (each.training for each in found):
+        samples = training.micro_batch_size * training.accumulation_steps
+        for size in (size for size in range(training.micro_batch_size + 1, samples + 1) if samples % size == 0):
+            larger = replace(training, micro_batch_size=size, accumulation_steps=samples // size)
+            assert not has_room(larger, HEADROOM), larger
 
 
 @pytest.mark.parametrize("nodes", [1, 2, 4, 8, 16])

@@ -210,10 +210,10 @@ _SHOWN = 3
 
 DOUBTFUL_UPLOAD = Rule("AML423", "doubtful-upload", "warning").explained(
     summary="The code folder holds secrets, a repository's history, links that leave it, checkpoints, or too much.",
-    why="Azure ML's client uploads every file of the `code` folder, also through links, unless its `.amlignore`, "
-    "or else its `.gitignore`, leaves it out. Everyone who may read the workspace's storage can read them: `.env`, "
-    "private keys, `.git` with everything that was ever committed. Checkpoints above 10 MiB, "
-    "other files above 200 MiB, and what makes a folder larger than 300 MB belong in a data asset or a model.",
+    why="Azure ML's client uploads every file of the `code` folder and of `additional_includes`, also through links, "
+    "unless the folder's `.amlignore`, or else its `.gitignore`, leaves it out. Everyone who may read the workspace's "
+    "storage can read them: `.env`, private keys, `.git` with everything that was ever committed. Checkpoints above "
+    "10 MiB, other files above 200 MiB, and what makes a folder larger than 300 MB belong in a data asset or a model.",
     example="""\
 @command train
 code: ‸./src
@@ -230,15 +230,17 @@ SECRET=1
 
 @check("command")
 def _doubtful_upload(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
-    code, node = command.component.code, command.node.get("code")
-    if code is None or node is None or not node.is_text:
-        return
-    found = context.doubtful_uploads(code)
-    if not found:
-        return
-    shown = first_names((f"{place} ({reason})" for place, reason in found), _SHOWN)
-    rules = ignore_file(code)
-    name = rules.name if rules is not None else ".amlignore"
-    lines = ", ".join(f"`/{place}`" for place, _ in found[:_SHOWN] if place != ".")
-    hint = f"Add {lines} to `{name}` in that folder." if lines else f"Leave some out in `{name}` in that folder."
-    yield DOUBTFUL_UPLOAD.at(node.span, f"would be uploaded with the code: {shown}", hint)
+    included = [item for item in command.node.items_of("additional_includes") if item.is_text]
+    paths = (command.reading.path(item.text.removesuffix(".zip")) for item in included)
+    uploaded = [(command.node.get("code"), command.component.code)]
+    uploaded += [(item, Path(os.path.abspath(path))) for item, path in zip(included, paths, strict=True)]
+    for node, folder in uploaded:
+        found = context.doubtful_uploads(folder) if folder is not None and node is not None else []
+        if node is None or folder is None or not found:
+            continue
+        shown = first_names((f"{place} ({reason})" for place, reason in found), _SHOWN)
+        rules = ignore_file(folder)
+        name = rules.name if rules is not None else ".amlignore"
+        lines = ", ".join(f"`/{place}`" for place in [place for place, _ in found if place != "."][:_SHOWN])
+        hint = f"Add {lines} to `{name}` in that folder." if lines else f"Leave some out in `{name}` in that folder."
+        yield DOUBTFUL_UPLOAD.at(node.span, f"would be uploaded with the code: {shown}", hint)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from trainyard.catalogue.csv_rows import rows_of
 from trainyard.errors import UsageError
-from trainyard.settings.suggestions import close_match
+from trainyard.settings.suggestions import close_match, misspelt_name
 
 _CSV_FILE = Path(__file__).parent / "architectures.csv"
 _FAMILIES_FILE = Path(__file__).parent / "families.json"
@@ -262,6 +262,10 @@ def from_settings(family: str, settings: Mapping[str, Any], name: str) -> Archit
     Raise UsageError for sizes that no model can have.
     """
     known = families()[family]
+    missing = [theirs for theirs in known.names.values() if theirs not in settings]
+    for key in sorted(settings.keys() - known.names.values()):
+        if meant := misspelt_name(key, missing):
+            raise UsageError(f"unknown key {key!r}; did you mean {meant!r}?")
     given = {ours: settings[theirs] for ours, theirs in known.names.items() if settings.get(theirs) is not None}
     sizes = {**known.defaults, **given}
     for key, value in sizes.items():

@@ -112,7 +112,7 @@ def settings_text(training: TrainingShape) -> str:
 def _batch_text(training: TrainingShape) -> str:
     samples = (
         f"{training.micro_batch_size} micro × {training.accumulation_steps} accumulation × "
-        f"{training.machines.world_size} GPUs = {count(training.global_batch_size)} samples"
+        f"{counted(training.machines.world_size, 'GPU')} = {counted(training.global_batch_size, 'sample')}"
     )
     if training.is_of_images:
         return samples

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -198,6 +200,8 @@ def _fitting(training: TrainingShape, scope: Scope, offloads: tuple[Iterable[str
     if scope.global_batch_size is not None:
         samples, rest = divmod(scope.global_batch_size, machines.world_size)
         batches = [] if rest else _micro_batches(samples)
+    kept = {name: getattr(training, name) for name in scope.fixed}
+    batches = [each for each in batches if all(each.get(name, value) == value for name, value in kept.items())]
     chunks = {0, training.loss_chunk_tokens, 0 if training.is_of_images else _CHUNK_TOKENS}
     shards = {0, training.shard_size, 0 if machines.nodes == 1 else machines.gpus_per_node}
     engines, copies_activations = offloads
@@ -213,10 +217,15 @@ def _fitting(training: TrainingShape, scope: Scope, offloads: tuple[Iterable[str
     )
     found = []
     for other in filter(_is_possible, others):
-        smaller = variants(other, batches, fixed=scope.fixed)
-        largest = next((each for each in smaller if has_room(each, scope.headroom)), None)
-        found += [estimate(largest)] if largest is not None else []
+        fits = partial(_has_room, other, scope.headroom)
+        # The first may keep less than the next, as the only one of its step; from there on each keeps less.
+        at = 0 if any(map(fits, batches[:1])) else bisect_left(batches, True, 1, key=fits)
+        found += [estimate(replace(other, **batch)) for batch in batches[at : at + 1]]
     return found
+
+
+def _has_room(training: TrainingShape, headroom: float, batch: Mapping[str, Any]) -> bool:
+    return has_room(replace(training, **batch), headroom)
 
 
 def _is_possible(training: TrainingShape) -> bool:
