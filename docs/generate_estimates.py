@@ -504,7 +504,7 @@ def _unseen() -> list[str]:
 
 def _first_predictions() -> list[str]:
     """Return what the formulas of today had not seen: the rounds from FIXED_ROUND on, by kind, family and GPU."""
-    rows = [row for row in held_out_trainings() if row.round >= FIXED_ROUND]
+    rows = [row for row in held_out_trainings() if row.round >= FIXED_ROUND and (row.rate or row.memory_bytes)]
     kinds, sure = _by_kind(rows), [row for row in rows if "GPU not stated" not in row.note and "once 4" not in row.note]
     anew = [row for row in rows if "anew" in row.note and not row.training.compiled]
     fused = [replace(row, training=replace(row.training, stack="fused")) for row in anew]

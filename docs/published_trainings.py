@@ -150,12 +150,13 @@ def _memory(training: TrainingShape, counts: str) -> float:
     return found.total if counts == "allocated" else found.reserved
 
 
+@cache
 def _model(text: str) -> Architecture | ImageModel:
     """Return a model of the table, or one that is written as its config.json."""
     if not text.startswith("{"):
         return find_architecture(text)
     settings = json.loads(text)
-    if settings["model_type"] in IMAGE_FAMILIES:
+    if settings["model_type"] in IMAGE_FAMILIES or "image_size" in settings:
         side = settings.get("image_size", IMAGE_SIZE)
         return image_model_of(settings["model_type"], settings, Images(side, side))
     return architecture_of(settings["model_type"], settings, settings["model_type"])
