@@ -49,18 +49,14 @@ def test_findings_are_the_same_with_any_number_of_processes(many_files: Path) ->
     assert lint([many_files], processes=5).diagnostics == alone
 
 
-def in_parts(count: int, each: int = 50) -> list[range]:
-    return [range(first, min(first + each, count)) for first in range(0, count, each)]
-
-
 def test_results_come_in_the_order_of_the_items() -> None:
-    results = divided(in_parts(1000), lambda number: (number * 2, os.getpid()), processes=3)
+    results = divided(range(1000), lambda number: (number * 2, os.getpid()), processes=3)
     assert [result for result, _ in results] == list(range(0, 2000, 2))
 
 
 def test_copies_take_parts_while_this_process_is_at_another() -> None:
     rendezvous = Barrier(3)  # each of three processes has taken a part before any of them goes on
-    processes = divided(in_parts(3, each=1), lambda _: (rendezvous.wait(), os.getpid())[1], processes=3)
+    processes = divided(range(3), lambda _: (rendezvous.wait(), os.getpid())[1], processes=3)
     assert len(set(processes)) == 3
 
 
@@ -72,12 +68,12 @@ def test_this_process_begins_with_the_first_part_and_a_copy_with_the_last() -> N
             rendezvous.wait()
         return os.getpid()
 
-    processes = divided(in_parts(4, each=1), place, processes=2)
+    processes = divided(range(4), place, processes=2)
     assert processes[0] == os.getpid() != processes[3]
 
 
 def test_one_process_does_everything_itself() -> None:
-    assert set(divided(in_parts(200), lambda _: os.getpid(), processes=1)) == {os.getpid()}
+    assert set(divided(range(200), lambda _: os.getpid(), processes=1)) == {os.getpid()}
 
 
 def test_what_a_process_fails_at_is_done_here() -> None:
@@ -88,7 +84,7 @@ def test_what_a_process_fails_at_is_done_here() -> None:
             raise MemoryError
         return number
 
-    assert divided(in_parts(400), fails_in_a_copy, processes=2) == list(range(400))
+    assert divided(range(400), fails_in_a_copy, processes=2) == list(range(400))
 
 
 def test_an_error_in_a_copy_is_raised_here() -> None:

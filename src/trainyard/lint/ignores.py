@@ -4,8 +4,6 @@ A comment at the end of a line applies to what starts on that line; one on a lin
 that is not a comment. A multi-line value belongs to the line on which it starts. `ignore-file[…]` applies to the file.
 """
 
-from __future__ import annotations
-
 import re
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence

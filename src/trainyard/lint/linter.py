@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -14,7 +14,7 @@ from trainyard.lint.checks import CHECKS, LintContext, LintedFile
 from trainyard.lint.config import LintSettings
 from trainyard.lint.ignores import Ignores, read_ignores
 from trainyard.lint.placements import placement_of_command, placements_of_pipeline
-from trainyard.lint.processors import TooSlow, divided, limited_cpu
+from trainyard.lint.processors import TooSlow, aside, divided, limited_cpu
 from trainyard.lint.rules import RULES
 from trainyard.lint.rules.hardware import BF16_WITHOUT_HARDWARE
 from trainyard.lint.rules.linting import CHECK_FAILED
@@ -25,7 +25,7 @@ from trainyard.settings.suggestions import begin_file, closest
 from trainyard.spec.components import environment_of
 from trainyard.spec.computes import Computes
 from trainyard.spec.diagnostic import Diagnostic, Span, SpecError
-from trainyard.spec.documents import Document, Node, require_mapping, shorten, template_in
+from trainyard.spec.documents import Document, Node, require_mapping, says_azureml, shorten, template_in
 from trainyard.spec.expressions import CYCLE, UNKNOWN_JOB_PORT
 from trainyard.spec.file_kinds import Kind, is_other_resource, kind_of
 from trainyard.spec.findings import DocumentStore, Findings
@@ -54,16 +54,16 @@ if TYPE_CHECKING:
 STANDARD_FOLDERS = ("components", "pipelines", "settings", "environments", "compute", "profiles")
 _LONGEST_MESSAGE = 450
 CPU_SECONDS = 5.0
-# A copy of this process loads schemas and scripts again, which is not worth it for fewer subjects.
+# A copy of this process loads scripts again, which is not worth it for fewer subjects.
 _FEWEST_EACH = 60
-# Pipelines take longer than other files, and come last.
-_PARTS_EACH = 6
 _FIXABLE_SUFFIXES = frozenset({".yaml", ".yml", ".json"})
 # What is checked as a whole.
 _Subject = LintedFile | ParsedCommand | ParsedPipeline
 # Why a file is read: someone asked for it, another file names it, or it is in a folder to check. What is merely in a
 # folder may belong to another program, and is skipped then.
 Reason = Literal["asked", "named", "walked"]
+# What schemas find, by the file and its kind.
+_BySchemas = dict[tuple[str, Kind], list[Diagnostic]]
 
 _READERS: Mapping[Kind, Callable[[Node, Reading, ComponentCache], object]] = {
     "pipeline": read_pipeline,
@@ -128,9 +128,7 @@ def lint_files(
     raises ends the call. Checks of many files are divided over `processes`.
     """
     session = _Session(settings, store, checkpoint)
-    for file, is_explicit in files:
-        session.read_file(file, "asked" if is_explicit else "walked")
-    session.run_checks({} if outside is None else outside, processes)
+    session.check([*files], {} if outside is None else outside, processes)
     return LintResult(session.result(), tuple(session.files), session.ignores, session.parsed)
 
 
@@ -228,7 +226,7 @@ class _Session:
             return
         except SpecError as error:
             broken = {diagnostic.rule for diagnostic in error.diagnostics}
-            if reason == "walked" and UNREADABLE_FILE.id not in broken and not self._store.says_azureml(file):
+            if reason == "walked" and UNREADABLE_FILE.id not in broken and not says_azureml(self._store.text_of(file)):
                 return  # another file may still name it
             if YAML_SYNTAX.id in broken and self._is_template(file, self._store.text_of(file)):
                 return
@@ -270,39 +268,64 @@ class _Session:
         except Exception as error:
             self._add([_failed(file, error)])
 
-    def run_checks(self, outside: dict[Hashable, Any], processes: int) -> None:
-        """Run the checks that look beyond one file, now that all are read."""
+    def check(self, files: Sequence[tuple[Path, bool]], outside: dict[Hashable, Any], processes: int) -> None:
+        """Read files, and run the checks, which look beyond one file, when all are read."""
+        by_schemas: Callable[[], _BySchemas] = dict
+        documents = [*self._documents_of(files)]
+        is_aside, are_many = processes > 1, len(files) > _FEWEST_EACH
+        # Loading schemas takes as long as the readers. Of few files, most are those that these name.
+        if is_aside and are_many:
+            by_schemas = aside(lambda: self._by_schemas(documents))
+        for file, is_explicit in files:
+            self.read_file(file, "asked" if is_explicit else "walked")
+        if is_aside and not are_many:
+            by_schemas = aside(lambda: self._by_schemas(file.document for file in self._linted))
         context = LintContext(self.parsed, Computes(self._store, self._settings.computes), outside)
         _ = context.names_defined, context.conda_environments  # of the files read, before checks read others
         subjects: list[_Subject] = [*self._linted, *self.parsed.commands, *self.parsed.pipelines]
-        each = max(_FEWEST_EACH, len(subjects) // (processes * _PARTS_EACH) + 1)
-        parts = [subjects[first : first + each] for first in range(0, len(subjects), each)]
-        checked = divided(parts, lambda subject: self._checked(subject, context), processes)
+
+        def by_rules(subject: _Subject) -> list[Diagnostic]:
+            document = subject.document if isinstance(subject, LintedFile) else subject.reading.document
+            return self._checked(document, _findings_of(subject, context))
+
+        found_by_rules = divided(subjects, by_rules, min(processes, len(subjects) // _FEWEST_EACH + 1))
+        known = by_schemas()
         # Of two findings at a place the first may be enough: those of schemas, then of readers, then of rules.
-        for file, (by_schema, _) in zip(self._linted, checked, strict=False):
-            self._add(_as_used(self._without_typos(by_schema, file), file, context))
+        for each in self._linted:
+            by_schema = known.get((str(each.document.file), each.kind))
+            by_schema = self._by_schema(each.document, each.kind) if by_schema is None else by_schema
+            self._add(_as_used(self._without_typos(by_schema, each), each, context))
         self._add(self._found_by_readers)
-        for _, found in checked:
+        for found in found_by_rules:
             self._add(found)
 
-    def _checked(self, subject: _Subject, context: LintContext) -> tuple[list[Diagnostic], list[Diagnostic]]:
-        """The findings of a file's schema, and those of rules on one subject and the placements of its commands."""
+    def _documents_of(self, files: Iterable[tuple[Path, bool]]) -> Iterator[Document]:
+        for file, _ in files:
+            with suppress(SpecError, TooSlow), limited_cpu(CPU_SECONDS):  # which is reported when its turn comes
+                if not self._settings.excludes(file):
+                    yield self._store.peek(file)
+
+    def _by_schemas(self, documents: Iterable[Document]) -> _BySchemas:
+        kinds = ((document, kind_of(document)) for document in documents)
+        return {(str(each.file), kind): self._by_schema(each, kind) for each, kind in kinds if kind is not None}
+
+    def _by_schema(self, document: Document, kind: Kind) -> list[Diagnostic]:
+        return self._checked(document, [check_schema(document, kind)])
+
+    def _checked(self, document: Document, checks: Iterable[Iterable[Diagnostic]]) -> list[Diagnostic]:
+        """What checks of a document find."""
         self._checkpoint()
-        by_schema: list[Diagnostic] = []
         found: list[Diagnostic] = []
-        document = subject.document if isinstance(subject, LintedFile) else subject.reading.document
         begin_file()
         try:
             with limited_cpu(CPU_SECONDS):
-                if isinstance(subject, LintedFile):
-                    by_schema.extend(check_schema(subject.document, subject.kind))
-                for findings in _findings_of(subject, context):
+                for findings in checks:
                     found.extend(findings)
         except TooSlow:
             found.append(_too_slow(document.file))
         except Exception as error:
             found.append(_failed(document.file, error))
-        return by_schema, found
+        return found
 
     def _read(self, document: Document, kind: Kind) -> None:
         self._linted.append(LintedFile(document, kind))
@@ -418,8 +441,6 @@ def _on_one_line(diagnostic: Diagnostic) -> Diagnostic:
     message, hint = (
         shorten(" ".join(text.splitlines()), _LONGEST_MESSAGE) for text in (diagnostic.message, diagnostic.hint)
     )
-    if (message, hint) == (diagnostic.message, diagnostic.hint):
-        return diagnostic
     return diagnostic._replace(message=message, hint=hint)
 
 

@@ -15,6 +15,7 @@ from typing import TypeVar
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 _MOST_PROCESSORS = 32
+_MOST_PARTS = 256
 
 
 class TooSlow(Exception):
@@ -77,9 +78,8 @@ def aside(work: Callable[[], _Result]) -> Callable[[], _Result]:
     process = os.fork()
     if process == 0:
         try:
-            result = pickle.dumps(work())
             with os.fdopen(sending, "wb") as pipe:
-                pipe.write(result)
+                pickle.dump(work(), pipe)
         finally:
             os._exit(0)
     os.close(sending)
@@ -105,13 +105,15 @@ def _pipe_with(content: bytes) -> int:
     return reading
 
 
-def divided(parts: Sequence[Sequence[_Item]], work: Callable[[_Item], _Result], processes: int) -> list[_Result]:
-    """Return `work` of each item of each part, in their order, by this process and copies of it, `processes` in all.
+def divided(items: Sequence[_Item], work: Callable[[_Item], _Result], processes: int) -> list[_Result]:
+    """Return `work` of each item, in their order, by this process and copies of it, `processes` in all.
 
-    Each takes another part when it has done one: this process from the first on, copies from the last, so that of two
-    one checks files, and the other loads no schemas. What `work` changes in a copy is lost; what a copy fails at is
-    done here.
+    Each takes another part of the items when it has done one: this process from the first on, copies from the last, so
+    that of two one checks files, and the other what they contain. What `work` changes in a copy is lost; what a copy
+    fails at is done here.
     """
+    each = len(items) // _MOST_PARTS + 1
+    parts = [items[first : first + each] for first in range(0, len(items), each)]
     numbers = range(len(parts))
     # A pipe gives each byte to one reader: one for each part that is left, and the numbers for copies.
     left, from_last = _pipe_with(bytes(numbers)), _pipe_with(bytes(reversed(numbers)))

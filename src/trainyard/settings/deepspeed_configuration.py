@@ -3,8 +3,6 @@
 The step and the linter read the same tables. Only the standard library is imported here.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple

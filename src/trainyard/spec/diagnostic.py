@@ -1,7 +1,5 @@
 """What is wrong, and where: the one form in which every part of Trainyard says so."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -21,7 +19,7 @@ class Span(NamedTuple):
     def __str__(self) -> str:
         return f"{self.file}:{self.line}:{self.column}"
 
-    def contains(self, other: Span) -> bool:
+    def contains(self, other: "Span") -> bool:
         """Return whether another stretch begins within this one."""
         begin, end = (self.line, self.column), (self.end_line, self.end_column)
         return self.file == other.file and begin <= (other.line, other.column) < end

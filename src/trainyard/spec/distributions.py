@@ -55,7 +55,7 @@ class TensorFlow(Distribution):
         return processes.world_size
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Ray(Distribution):
     """Ray: the job's command runs on the head; the other nodes serve it. The arguments are those for `ray start`."""
 

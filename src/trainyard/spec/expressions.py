@@ -7,8 +7,6 @@ One grammar for commands, node inputs and output paths:
     optional  = "$[[" (literal | binding)* "]]"
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache

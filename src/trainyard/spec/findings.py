@@ -17,7 +17,6 @@ from trainyard.spec.documents import (
     parse_document,
     read_document,
     require_mapping,
-    says_azureml,
 )
 from trainyard.spec.literals import LiteralError, typed_literal, whole_number, yaml_trap
 from trainyard.spec.model import Port
@@ -85,10 +84,6 @@ class DocumentStore:
     def text_of(self, file: Path) -> str:
         """The text of a file that cannot be read as YAML, or its beginning."""
         return self.texts.get(file) or beginning_of(file)
-
-    def says_azureml(self, file: Path) -> bool:
-        """Whether a file that cannot be read, or holds nothing, is meant for Azure ML by what its beginning says."""
-        return says_azureml(self.text_of(file))
 
     def read_mapping(self, file: Path) -> Document:
         """The document of a file that must be a mapping. Raises SpecError if it is not."""

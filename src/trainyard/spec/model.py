@@ -4,8 +4,6 @@ Every value that a person wrote is a `Value`: its plain Python form together wit
 are in it as they were written; `spec.resolution` follows them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -154,7 +152,7 @@ class Sweep(NamedTuple):
     runs; unlike the component that holds this, it has the searched inputs.
     """
 
-    trial: Component
+    trial: "Component"
     search_space: dict[str, Value]
     sampling: str
     seed: int | None
@@ -222,7 +220,7 @@ class Component(NamedTuple):
     task: Task | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PipelineComponent:
     """A component that is a pipeline itself: its jobs are bound to its inputs and outputs."""
 
@@ -231,7 +229,7 @@ class PipelineComponent:
     span: Span
     inputs: dict[str, Port]
     outputs: dict[str, Port]
-    jobs: dict[str, Job]
+    jobs: dict[str, "Job"]
     default_compute: Value | None = None
 
 
@@ -334,7 +332,7 @@ class Job(NamedTuple):
         return self.resources
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Pipeline(PipelineComponent):
     """A pipeline job: a pipeline whose inputs are set, with what Azure ML shows and does with it.
 

@@ -1,7 +1,5 @@
 """What a value of a pipeline comes to: known, unknown (and why), or wrong (with a diagnostic)."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 from trainyard.errors import UsageError

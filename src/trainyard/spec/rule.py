@@ -5,8 +5,6 @@ linter are beside their checks in `lint/rules/`. `trainyard explain`, the docume
 all driven by these declarations.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple
@@ -94,7 +92,7 @@ class Rule(NamedTuple):
     is_let_pass: bool = False
     """Errors are only reported by `trainyard run`: Azure ML takes them, or the job's own program decides."""
 
-    def explained(self, *, summary: str, why: str, example: str = "") -> Rule:
+    def explained(self, *, summary: str, why: str, example: str = "") -> "Rule":
         """Return the rule with its text; `example` is in the form of an Example."""
         return self._replace(summary=summary, why=why, example=Example(example) if example else None)
 

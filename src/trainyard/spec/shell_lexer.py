@@ -4,8 +4,6 @@ Bindings are never split. What only a shell could know (variables, command subst
 that the `$` remains visible.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """The Python scripts that a command calls, with the words that it passes to them, and Trainyard's steps."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections import Counter

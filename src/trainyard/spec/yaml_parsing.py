@@ -53,8 +53,6 @@ COLLECTION_TAGS = frozenset({"tag:yaml.org,2002:map", "tag:yaml.org,2002:seq"})
 _SPACES = "Indent with spaces."
 _INVISIBLE_INDENT = regex("[ \t]*([\u00a0\u1680\u2000-\u200d\u202f\u205f\u2060\u3000\ufeff])")
 _HINT_BY_PROBLEM: dict[str, str] = word_tables("spec")["yaml_hints"]["words"]
-
-
 _TOLD_WHERE_IT_BEGINS: list[str] = word_tables("spec")["told_where_it_begins"]["words"]
 
 
@@ -148,9 +146,8 @@ def _may_nest_deeply(text: str) -> bool:
         # A '{' of a binding opens nothing: '$' is part of a plain string, which it goes on.
         text.count("[") + text.count("{") - 2 * text.count("${{") > DEEPEST_NESTING
         or (_DEEP_INDENT in text)
-        or any(
-            len(line) >= _SHORTEST_DEEP_LINE and _MANY_NESTED_ON_ONE_LINE.search(line) is not None
-            for line in text.split("\n")
+        or (
+            max(map(len, text.split("\n"))) >= _SHORTEST_DEEP_LINE and _MANY_NESTED_ON_ONE_LINE.search(text) is not None
         )
     )
 

@@ -1,7 +1,5 @@
 """The flags that a script takes, as far as they can be told."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Mapping
 from pathlib import Path
@@ -43,7 +41,7 @@ class ScriptFlags(NamedTuple):
     takes_others: bool = False
     abbreviates: bool = False
     takes_words: bool = True
-    commands: Mapping[str, ScriptFlags] = MappingProxyType({})
+    commands: Mapping[str, "ScriptFlags"] = MappingProxyType({})
     needs_command: bool = False
     for_trainer: bool = False
     task_folder: Path | None = None
