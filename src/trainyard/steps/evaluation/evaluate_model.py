@@ -22,14 +22,14 @@ from trainyard.steps.evaluation.whole_split import evaluate_split
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.files import find_model, write_json
 from trainyard.steps.runtime.flags import GivenSettings
-from trainyard.steps.runtime.world import World, ranks_joined
+from trainyard.steps.runtime.world import ranks_joined
 from trainyard.steps.training.adapters import load_trained_model, require_base_of_adapters
 from trainyard.steps.training.engines.fsdp import shard_to_evaluate
 from trainyard.steps.training.observing.mlflow_log import MlflowLog
 from trainyard.steps.training.precision import Precision
 from trainyard.steps.training.randomness import ask_for_determinism
 from trainyard.steps.training.tasks.chosen import ChosenTask, read_base_digest, task_of_model
-from trainyard.steps.training.tasks.task import Sample, SampleRequest, Task
+from trainyard.steps.training.tasks.task import Sample, SampleRequest
 
 _MOST_CLASSES_IN_PICTURE = 1000
 
@@ -56,7 +56,11 @@ def run_evaluation(given: GivenSettings[Evaluate]) -> int:
         sums = evaluate_split(task, model, *measured, in_lockstep=settings.shard_model)
         figures = task.summarise(sums, settings.split)
         if world.is_main or settings.shard_model:
-            sample = _sample(settings, task, model, split, world, precision)
+            sample = None
+            if settings.sample_tokens:
+                how = (settings.sample_prompt, settings.sample_tokens, settings.sample_temperature)
+                with torch.no_grad(), precision.autocast():
+                    sample = task.sample(model.eval(), SampleRequest(split, *how, world.device))
             mistakes = find_mistakes(task, model, split, precision, settings.micro_batch_size, world.device)
         compared_with, before = task.untrained_is, task.untrained_figures(sums)
         has_base_model = settings.base_model is not None and chosen.takes_base_model
@@ -75,20 +79,6 @@ def run_evaluation(given: GivenSettings[Evaluate]) -> int:
         world.log(f"{settings.split}: {text} on {split.samples} samples; {settings.evaluation}")
     _check_limits(settings, chosen, figures)
     return 0
-
-
-@torch.no_grad()
-def _sample(
-    settings: Evaluate, task: Task, model: torch.nn.Module, split: SplitReader, world: World, precision: Precision
-) -> Sample | None:
-    if settings.sample_tokens == 0:
-        return None
-    request = SampleRequest(
-        split, settings.sample_prompt, settings.sample_tokens, settings.sample_temperature, world.device
-    )
-    model.eval()
-    with precision.autocast():
-        return task.sample(model, request)
 
 
 def _write_results(

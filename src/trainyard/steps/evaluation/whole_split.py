@@ -52,13 +52,17 @@ def evaluate_split(
     own = np.arange(*even_part(samples, world.rank, world.size)) * split.samples // samples
     rounds = math.ceil(math.ceil(samples / world.size) / micro_batch_size)
     sums: Sums = {}
-    stops = _AgreedStop(world, stop_is_raised)
+    pending: LateSum | None = None
     try:
         with closing(Prefetched(_batches(split, own, micro_batch_size, world.device))) as prefetched:
             batches = iter(prefetched)
             for _ in range(rounds):
                 on_batch()
-                stops.leave_if_agreed()
+                if stop_is_raised is not None:
+                    if pending is not None and pending.read()[0] > 0:
+                        raise EvaluationStopped
+                    # Read in the next round; of the last one never: nothing is left to leave, and the next step asks.
+                    pending = LateSum(torch.tensor([float(stop_is_raised())], device=world.device))
                 batch = next(batches, None)
                 if batch is None and not in_lockstep:
                     continue
@@ -73,23 +77,6 @@ def evaluate_split(
     finally:
         model.train(was_training)
     return _reduce(sums, world)
-
-
-class _AgreedStop:
-    """Asks all ranks between batches whether to stop; the answers of one round are read in the next."""
-
-    def __init__(self, world: World, is_raised: Callable[[], bool] | None) -> None:
-        self._world, self._is_raised = world, is_raised
-        self._pending: LateSum | None = None
-
-    def leave_if_agreed(self) -> None:
-        """Raise EvaluationStopped, on every rank in the same round."""
-        if self._is_raised is None:
-            return
-        if self._pending is not None and self._pending.read()[0] > 0:
-            raise EvaluationStopped
-        # What is asked in the last round is never read: nothing is left to leave, and the next step asks again.
-        self._pending = LateSum(torch.tensor([float(self._is_raised())], device=self._world.device))
 
 
 def _batches(split: SplitReader, sample_ids: Ids, micro_batch_size: int, device: torch.device) -> Iterator[Tensors]:

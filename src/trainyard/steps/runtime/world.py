@@ -65,7 +65,10 @@ class World:
         self.variables = variables = read_rank_variables(environment)
         self.rank, self.size = variables.rank, variables.world_size
         self.local_rank = variables.local_rank
-        self.device = _own_device(variables) if uses_gpu else torch.device("cpu")
+        self.device = torch.device("cpu")
+        if uses_gpu and torch.cuda.is_available():
+            self.device = torch.device("cuda", own_gpu(variables, torch.cuda.device_count(), os.environ))
+            torch.cuda.set_device(self.device)
         if not os.environ.get("OMP_NUM_THREADS"):
             # The node's processors are divided among its processes.
             torch.set_num_threads(max(1, usable_processors() // variables.processes_per_node))
@@ -137,14 +140,6 @@ class World:
             # Including those that engines and checkpoints created beside the default group.
             _LEFT_GROUPS.append(list(dist.distributed_c10d._world.pg_map))
             dist.destroy_process_group()
-
-
-def _own_device(variables: RankVariables) -> torch.device:
-    if not torch.cuda.is_available():
-        return torch.device("cpu")
-    device = torch.device("cuda", own_gpu(variables, torch.cuda.device_count(), os.environ))
-    torch.cuda.set_device(device)
-    return device
 
 
 def own_gpu(variables: RankVariables, visible: int, environment: Mapping[str, str]) -> int:

@@ -64,12 +64,16 @@ def keep_newest_and_best(newest: Path, keep: int, *, keep_best: bool) -> None:
     this training resumed. A failure is logged, and tried again after the next checkpoint.
     """
     try:
-        no_longer_kept = _no_longer_kept(newest, keep, keep_best=keep_best)
+        others = [folder for folder in checkpoint_folders(newest.parent) if folder != newest]
+        earlier = [folder for folder in others if _step(folder) < _step(newest) and (folder / COMMIT_FILE).is_file()]
+        kept = [newest, *earlier][:keep]
+        if keep_best:
+            kept += [folder for folder in (newest, *earlier) if _is_best(folder)][:1]
     except OSError as failure:
         # Nothing is removed before it is known what to keep.
         print(f"warning: cannot look for old checkpoints, so all are kept: {describe_os_error(failure)}", flush=True)
         return
-    for folder in no_longer_kept:
+    for folder in (folder for folder in others if folder not in kept):
         try:
             remove_checkpoint(folder)
         except OSError as failure:
@@ -94,15 +98,6 @@ def set_aside(folder: Path, resume: str, *, after_step: int = -1) -> None:
         checkpoint.rename(aside / checkpoint.name)
     which = "existing" if after_step < 0 else "later"
     print(f"--resume {resume}: moved the {which} checkpoints to {aside}", flush=True)
-
-
-def _no_longer_kept(newest: Path, keep: int, *, keep_best: bool) -> list[Path]:
-    others = [folder for folder in checkpoint_folders(newest.parent) if folder != newest]
-    earlier = [folder for folder in others if _step(folder) < _step(newest) and (folder / COMMIT_FILE).is_file()]
-    kept = [newest, *earlier][:keep]
-    if keep_best:
-        kept += [folder for folder in (newest, *earlier) if _is_best(folder)][:1]
-    return [folder for folder in others if folder not in kept]
 
 
 def _is_best(folder: Path) -> bool:

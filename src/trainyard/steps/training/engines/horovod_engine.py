@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
 import torch
@@ -56,7 +57,7 @@ class HorovodEngine(ReplicaEngine):
         """Find out whether there are parameters without a gradient."""
         self._some_are_unused = self.find_unused_parameters(loss)
 
-    def backward(self, loss_sum: torch.Tensor, step_terms: float) -> None:
+    def backward(self, loss_sum: torch.Tensor, step_terms: torch.Tensor | float) -> None:
         """Add this rank's part of the gradient. Ranks' parts are summed, so each is of the whole step's mean."""
         loss_sum.backward(gradient_seed(loss_sum, 1 / step_terms, self.loss_scale))
 
@@ -117,7 +118,7 @@ class GradientExchange:
         self.is_open = False
         for bucket in self._buckets:
             for parameter in bucket.parameters:
-                parameter.register_post_accumulate_grad_hook(self._hook(bucket))
+                parameter.register_post_accumulate_grad_hook(partial(self._take, bucket))
 
     def finish(self) -> None:
         """Wait until every rank's gradients are summed."""
@@ -128,12 +129,9 @@ class GradientExchange:
             self._horovod.synchronize(handle)
         self._sums.clear()
 
-    def _hook(self, bucket: Bucket) -> Any:
-        def take(parameter: torch.nn.Parameter) -> None:
-            if self.is_open and bucket.take(parameter):
-                self._begin(bucket)
-
-        return take
+    def _take(self, bucket: Bucket, parameter: torch.nn.Parameter) -> None:
+        if self.is_open and bucket.take(parameter):
+            self._begin(bucket)
 
     def _begin(self, bucket: Bucket) -> None:
         self._sums.append(self._horovod.allreduce_async_(bucket.values, name=bucket.name, op=self._horovod.Sum))

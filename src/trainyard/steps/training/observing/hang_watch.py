@@ -293,14 +293,12 @@ def write_collectives(folder: Path, rank: int) -> str | None:
     """
     library: Any = torch._C._distributed_c10d
     # NCCL's are in a recorder of their own where torch is built for GPUs.
-    dumps = [getattr(library, name, None) for name in ("_dump_nccl_trace", "_dump_fr_trace")]
-    jsons = [getattr(library, name, None) for name in ("_dump_nccl_trace_json", "_dump_fr_trace_json")]
-    for dump, dump_json in zip(dumps, jsons, strict=True):
-        entries = [] if dump is None or dump_json is None else json.loads(dump_json()).get("entries", [])
-        if dump is not None and entries:
+    for name in ("_dump_nccl_trace", "_dump_fr_trace"):
+        dump_json = getattr(library, f"{name}_json", None)
+        if dump_json is not None and (entries := json.loads(dump_json()).get("entries")):
             folder.mkdir(parents=True, exist_ok=True)
             file = folder / f"{FILE_PREFIX}{rank}"
-            file.write_bytes(dump())
+            file.write_bytes(getattr(library, name)())
             return f"its last {len(entries)} collectives are in {file}; {_oldest_unfinished(entries)}"
     return None
 

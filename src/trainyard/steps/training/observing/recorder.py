@@ -162,12 +162,10 @@ class Recorder:
             return
         self._last_line = now
         loss = metrics["loss"]
-        rate, unit = metrics["samples_per_second"], "samples/s"
-        if "tokens_per_second" in metrics:
-            rate, unit = metrics["tokens_per_second"], "tokens/s"
+        things = "tokens" if "tokens_per_second" in metrics else "samples"
         parts = [
             f"step {metrics['step']}/{self._total_steps}  epoch {metrics['epoch']}  "
-            f"loss {'not finite' if loss is None else f'{loss:.4f}'}  {rate:.0f} {unit}",
+            f"loss {'not finite' if loss is None else f'{loss:.4f}'}  {metrics[f'{things}_per_second']:.0f} {things}/s",
             *([f"MFU {metrics['mfu']:.1%}"] if "mfu" in metrics else []),
             *(f"{name.replace('_', ' ')} {metrics[name]:.4f}" for name in metrics if "validation_" in name),
         ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
@@ -100,17 +101,12 @@ class ImageClassification(Task):
         images, labels = batch["images"], batch["labels"]
         if self.settings.augmentation != "none":
             images = augment(images, batch[SAMPLE_DRAWS], self.settings.augmentation)
-        smoothing = self.settings.label_smoothing
+        cross_entropy = partial(functional.cross_entropy, label_smoothing=self.settings.label_smoothing)
         if not self._mixing.is_on:
-            return functional.cross_entropy(
-                image_logits(model, images), labels, reduction="sum", label_smoothing=smoothing
-            )
+            return cross_entropy(image_logits(model, images), labels, reduction="sum")
         images, share = self._mixing.mix(images, batch[SAMPLE_DRAWS])
         logits = image_logits(model, images)
-        own, other = (
-            functional.cross_entropy(logits, each, reduction="none", label_smoothing=smoothing)
-            for each in (labels, partners_of(labels))
-        )
+        own, other = (cross_entropy(logits, each, reduction="none") for each in (labels, partners_of(labels)))
         return (share * own + (1 - share) * other).sum()
 
     def flops_per_sample(self, model: torch.nn.Module) -> float | None:

@@ -33,6 +33,8 @@ _PROBED_LENGTHS = (5, 1, 26)
 
 Kernel = Callable[..., torch.Tensor]
 """Called as torch.nn.attention.varlen.varlen_attn."""
+_Heads = tuple[int, int, int]
+"""How many there are of queries, keys and values."""
 
 
 def document_starts(documents: torch.Tensor) -> torch.Tensor:
@@ -133,17 +135,15 @@ def _problem_of_device(config: Any, device: torch.device, dtype: torch.dtype) ->
     heads = config.num_attention_heads
     key_heads = getattr(config, "num_key_value_heads", None) or heads
     head_size = getattr(config, "head_dim", None) or config.hidden_size // heads
-    return _problem_of_kernel(device, dtype, heads, key_heads, head_size)
+    return _problem_of_kernel(device, dtype, (heads, key_heads, key_heads), head_size)
 
 
 @functools.cache
-def _problem_of_kernel(
-    device: torch.device, dtype: torch.dtype, heads: int, key_heads: int, head_size: int
-) -> str | None:
+def _problem_of_kernel(device: torch.device, dtype: torch.dtype, heads: _Heads, head_size: int) -> str | None:
     """Return why the kernel cannot be used, None if it computes what masks do: it is tried once, on a few tokens."""
     try:
         kernel = kernel_on(device, dtype)
-        difference = _difference_from_masks(kernel, device, dtype, heads, key_heads, head_size)
+        difference = _difference_from_masks(kernel, device, dtype, heads, head_size)
     except (StepError, RuntimeError, TypeError, ValueError) as failure:
         return str(failure).partition("\n")[0]
     if not difference <= _TOLERANCE:
@@ -153,18 +153,18 @@ def _problem_of_kernel(
 
 @torch.enable_grad()
 def _difference_from_masks(
-    kernel: Kernel, device: torch.device, dtype: torch.dtype, heads: int, key_heads: int, head_size: int
+    kernel: Kernel, device: torch.device, dtype: torch.dtype, heads: _Heads, head_size: int
 ) -> float:
     """Return the largest difference in results and gradients on three documents, relative to the largest number."""
     generator = torch.Generator().manual_seed(0)
     documents = torch.repeat_interleave(torch.arange(len(_PROBED_LENGTHS)), torch.tensor(_PROBED_LENGTHS))[None]
     query, key, value, gradient = (
         torch.randn((documents.numel(), number, head_size), generator=generator).to(device, dtype)
-        for number in (heads, key_heads, key_heads, heads)
+        for number in (*heads, heads[0])
     )
 
     def flash(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, documents: torch.Tensor) -> torch.Tensor:
-        return _call(kernel, query, key, value, document_starts(documents)[0], documents.shape[1], None)
+        return _call(kernel, query, key, value, starts=document_starts(documents)[0], longest=documents.shape[1])
 
     ways: tuple[Callable[..., torch.Tensor], ...] = (flash, _masked)
     computed = []
@@ -188,19 +188,12 @@ def _masked(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *, docu
 
 
 def _call(
-    kernel: Kernel,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    starts: torch.Tensor,
-    longest: int,
-    scale: float | None,
+    kernel: Kernel, *inputs: torch.Tensor, starts: torch.Tensor, longest: int, scale: float | None = None
 ) -> torch.Tensor:
-    """Attend to what is before each token in its document; tensors of the shape [tokens, heads, head size]."""
-    is_grouped = query.shape[1] != key.shape[1]
-    return kernel(
-        query, key, value, starts, starts, longest, longest, scale=scale, window_size=(-1, 0), enable_gqa=is_grouped
-    )
+    """Attend to what is before each token in its document; queries, keys and values are [tokens, heads, head size]."""
+    is_grouped = inputs[0].shape[1] != inputs[1].shape[1]
+    documents = starts, starts, longest, longest
+    return kernel(*inputs, *documents, scale=scale, window_size=(-1, 0), enable_gqa=is_grouped)
 
 
 @functools.cache
@@ -238,7 +231,7 @@ def _register() -> None:
         query, key, value = (tensor.transpose(1, 2).flatten(0, 1).to(dtype) for tensor in (query, key, value))
         # Of blocks of threads for a whole row, most would have nothing to do where documents are short.
         longest = min(length, 1 << attention_mask.shape[0])
-        attended = _call(kernel, query, key, value, attention_mask[0], longest, scaling)
+        attended = _call(kernel, query, key, value, starts=attention_mask[0], longest=longest, scale=scaling)
         return attended.unflatten(0, (rows, length)), None
 
     AttentionInterface.register(_ATTENTION, attention)

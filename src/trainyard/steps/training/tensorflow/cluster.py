@@ -201,19 +201,16 @@ class Tasks:
 
     def main(self, action: Callable[[], Value]) -> Value:
         """Return what the action returns on worker 0. A StepError that it raises is raised on every task."""
-        result: dict[str, Any] = {}
-        if self.is_main:
-            try:
-                result = {"value": action()}
-            except StepError as error:
-                result = {"error": str(error)}
-            except OSError as failure:
-                result = {"error": describe_os_error(failure)}
-        result = self.broadcast(result)
-        if "error" in result:
-            raise StepError(result["error"])
-        value: Value = result["value"]
-        return value
+        found: list[Any] = [None, None]
+        try:
+            found[0] = action() if self.is_main else None
+        except (StepError, OSError) as failure:
+            found[1] = describe_os_error(failure) if isinstance(failure, OSError) else str(failure)
+        value, problem = self.broadcast(found)
+        if problem is not None:
+            raise StepError(problem)
+        result: Value = value
+        return result
 
     def require_same(self, what: dict[str, Any]) -> None:
         """StepError, on every task, names the settings that differ between tasks, with their values."""

@@ -50,6 +50,7 @@ class MirroredTrainer(Trainer):
         self._sum_up = tf.function(self._sum_up_everywhere)
         self._update = tf.function(self._update_everywhere)
         self._predict = tf.function(self.predict)
+        self._local = strategy.experimental_local_results
 
     def take_step(self, batches: Sequence[KerasBatch], learning_rate: float, *, stop: bool) -> StepFigures:
         """Take the step, unless its gradient is not finite."""
@@ -92,9 +93,6 @@ class MirroredTrainer(Trainer):
             return self.strategy.experimental_distribute_values_from_function(of_replica)
 
         return [part(array) for array in batch[:3]]
-
-    def _local(self, value: Any) -> Any:
-        return self.strategy.experimental_local_results(value)
 
     def _accumulate_everywhere(self, inputs: Any, targets: Any, weights: Any, is_first: Any) -> None:
         def in_replica(inputs: Any, targets: Any, weights: Any) -> None:

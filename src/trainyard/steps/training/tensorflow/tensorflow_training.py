@@ -149,7 +149,13 @@ def _build(
 ) -> TensorFlowRun:
     samples = KerasSamples(SplitReader(settings.data, manifest, "train"), manifest, settings.micro_batch_size)
     plan = TrainingPlan(samples.samples, batch, settings.epochs, settings.max_steps)
-    trainer = _new_trainer(settings, tasks, builder, opened)
+    trainer: Trainer
+    if settings.strategy == "parameter_server":
+        opened.callback(OwnWorker(tasks.place).close)
+        trainer = ParameterServerTrainer(settings, coordinating_strategy(tasks.place), builder)
+    else:
+        strategy = mirrored_strategy(tasks.place, settings.process_group_timeout_seconds)
+        trainer = MirroredTrainer(settings, strategy, builder, tasks)
     checkpoints = TensorFlowCheckpoints(
         settings.checkpoints,
         tasks,
@@ -193,14 +199,6 @@ def _build(
     return run
 
 
-def _new_trainer(settings: TrainTensorFlow, tasks: Tasks, builder: ModelBuilder, opened: ExitStack) -> Trainer:
-    if settings.strategy == "parameter_server":
-        opened.callback(OwnWorker(tasks.place).close)
-        return ParameterServerTrainer(settings, coordinating_strategy(tasks.place), builder)
-    strategy = mirrored_strategy(tasks.place, settings.process_group_timeout_seconds)
-    return MirroredTrainer(settings, strategy, builder, tasks)
-
-
 def _train_and_save(run: TensorFlowRun, builder: ModelBuilder, evaluated: SplitReader) -> int:
     started, steps_before = time.monotonic(), run.progress.step
     if not train(run):
@@ -213,25 +211,19 @@ def _train_and_save(run: TensorFlowRun, builder: ModelBuilder, evaluated: SplitR
     try:
         run.tasks.main(lambda: _export(run, builder, evaluated))
     finally:  # whatever is wrong with the model, its training is kept
-        _save_last_checkpoint(run)
+        try:
+            run.checkpoints.save(run.trainer, run.progress, must_succeed=True)
+        except StepError as error:
+            run.tasks.log(f"warning: cannot write the last checkpoint, which does not affect the model: {error}")
     sums = evaluate(run, evaluated)
     run.recorder.complete()
     run.tasks.main(lambda: _write_evaluation(run.settings, run.manifest, sums))
     return 0
 
 
-def _save_last_checkpoint(run: TensorFlowRun) -> None:
-    """Save the state of a complete training, unless it is saved already. A failure is only logged."""
-    try:
-        run.checkpoints.save(run.trainer, run.progress, must_succeed=True)
-    except StepError as error:
-        run.tasks.log(f"warning: cannot write the last checkpoint, which does not affect the model: {error}")
-
-
 def _export(run: TensorFlowRun, builder: ModelBuilder, split: SplitReader) -> None:
-    batch = KerasSamples(split, run.manifest, min(split.samples, run.settings.micro_batch_size)).batch(
-        np.arange(min(split.samples, run.settings.micro_batch_size), dtype=np.int64)
-    )
+    sample_ids = np.arange(min(split.samples, run.settings.micro_batch_size), dtype=np.int64)
+    batch = KerasSamples(split, run.manifest, len(sample_ids)).batch(sample_ids)
     folder = run.settings.model
     largest = write_saved_model(folder, builder.build(), run.trainer.state(), run.manifest, batch.inputs)
     print(f"{folder}: a SavedModel; outputs differ by at most {largest:.1g} when loaded again", flush=True)
