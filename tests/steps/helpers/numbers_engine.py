@@ -76,7 +76,7 @@ class NumbersEngine(Engine):
     def warm_up(self, loss: Callable[[], torch.Tensor]) -> None:
         raise AssertionError("a checkpoint asks for none of this")
 
-    def backward(self, loss_sum: torch.Tensor, step_terms: float) -> None:
+    def backward(self, loss_sum: torch.Tensor, step_terms: torch.Tensor | float) -> None:
         raise AssertionError("a checkpoint asks for none of this")
 
     def step(self, learning_rate: float) -> torch.Tensor:

@@ -16,6 +16,7 @@ from tiny_task import TinyTask
 
 from trainyard.settings.batch_arithmetic import divide_batch
 from trainyard.steps import train_ddp, train_fsdp
+from trainyard.steps.runtime.host_group import HostGroup
 from trainyard.steps.runtime.world import World
 from trainyard.steps.training.agreement import Agreement, StepMarks, TakenStep
 from trainyard.steps.training.samples.plan import AgreedStep, TrainingPlan
@@ -91,22 +92,23 @@ def test_a_loss_that_is_not_finite_stays_so_in_the_agreement(world: World) -> No
     assert agreed.loss != agreed.loss
 
 
-@pytest.mark.parametrize("step", [train_ddp, train_fsdp], ids=["ddp", "fsdp"])
+@pytest.mark.parametrize(("step", "terms_vary"), [(train_ddp, False), (train_fsdp, False), (train_ddp, True)])
 def test_quiet_steps_read_no_number_from_a_device_on_a_cpu(
-    digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: ModuleType
+    digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: ModuleType, terms_vary: bool
 ) -> None:
-    """Every way of reading a tensor's number is watched over 20 steps in which nothing is due."""
+    """Every way of reading a tensor's number, and of asking other ranks on the host, is watched over 20 quiet steps."""
     seen: list[str] = []
 
     class Watched(TinyTask):
         calls = 0
+        loss_terms_vary = terms_vary
 
         def loss(self, model: torch.nn.Module, batch: Any) -> torch.Tensor:
             Watched.calls += 1
             return super().loss(model, batch)
 
     def watched(name: str, original: Any) -> Any:
-        def call(tensor: torch.Tensor, *arguments: Any) -> Any:
+        def call(tensor: Any, *arguments: Any) -> Any:
             caller = Path(sys._getframe(1).f_code.co_filename).name
             # Readers of samples write to the host's memory, in threads of their own and ahead of the steps.
             reads_ahead = threading.current_thread().name.startswith(("batches", "rows"))
@@ -123,6 +125,9 @@ def test_quiet_steps_read_no_number_from_a_device_on_a_cpu(
     monkeypatch.setattr("trainyard.steps.training.agreement._seconds_between", lambda first, second: 0.002)
     for name in ("item", "tolist", "__float__", "__bool__", "__int__", "numpy", "cpu"):
         monkeypatch.setattr(torch.Tensor, name, watched(name, getattr(torch.Tensor, name)))
+    for asked in (World, HostGroup):
+        for name in ("sum", "gather", "broadcast"):
+            monkeypatch.setattr(asked, name, watched(f"{asked.__name__}.{name}", getattr(asked, name)))
     flags = ("--epochs", 4, "--micro-batch-size", 64, "--log-every-steps", 5, "--evaluate-every-epochs", 0)
     arguments = training_arguments(digits, tmp_path, "tiny_task:Replaced", *flags)
     assert step.main([str(argument) for argument in arguments]) == 0

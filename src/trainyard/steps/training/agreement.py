@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable
+from itertools import islice
 from typing import NamedTuple
 
 import torch
@@ -65,7 +66,7 @@ class TakenStep(NamedTuple):
     loss_sum: torch.Tensor
     """Of this rank's loss terms."""
     loss_terms: float
-    """Of all ranks."""
+    """How many this rank adds to those of the step."""
     gradient_norm: torch.Tensor
     """The same on every rank."""
     marks: StepMarks
@@ -109,7 +110,7 @@ class Agreement:
         of_ranks = [0.0] * len(figures) * self._world.size
         of_ranks[self._world.rank :: self._world.size] = figures
         is_cuda = self._world.device.type == "cuda"
-        counts = [number for taken in steps for number in taken.counts]
+        counts = [number for taken in steps for number in (taken.loss_terms, *taken.counts)]
         from_host = torch.tensor([stop, *of_ranks, *counts], dtype=torch.float64, pin_memory=is_cuda)
         losses = torch.stack([taken.loss_sum for taken in steps])
         # The norm is the same everywhere: one rank contributes it, the others add zero.
@@ -121,25 +122,23 @@ class Agreement:
     def _read(self, started: list[tuple[list[TakenStep], LateSum]]) -> list[AgreedStep]:
         agreed = []
         for steps, reduction in started:
-            stopping_ranks, *numbers = reduction.read()
-            ranks = self._world.size
-            own_seconds, waits, peaks = (numbers[start : start + ranks] for start in (0, ranks, 2 * ranks))
-            numbers = numbers[3 * ranks :]
-            counted = [TokenCounts._make(numbers[start : start + 3]) for start in range(0, 3 * len(steps), 3)]
-            numbers = numbers[3 * len(steps) :]
-            losses, norms = numbers[: len(steps)], numbers[len(steps) :]
+            numbers = iter(reduction.read())
+            stopping_ranks = next(numbers)
+            own_seconds, waits, peaks = (list(islice(numbers, self._world.size)) for _ in range(3))
+            counted = [(next(numbers), TokenCounts._make(islice(numbers, len(NO_TOKENS)))) for _ in steps]
+            losses, norms = (list(islice(numbers, len(steps))) for _ in range(2))
             # Chosen from what is the same on every rank: the slowest rank's seconds.
             if (slowest := max(own_seconds)) > 0:
                 self.steps_are_long = slowest > _LONG_OWN_SECONDS
                 self._steps_at_once = max(1, min(_MOST_STEPS_AT_ONCE, int(_REDUCE_EVERY_OWN_SECONDS / slowest)))
-            for taken, counts, loss_sum, norm in zip(steps, counted, losses, norms, strict=True):
+            for taken, (terms, counts), loss_sum, norm in zip(steps, counted, losses, norms, strict=True):
                 # On a GPU the marks can be read only now, since the reduction comes after them on the device.
                 seconds, self._own_seconds = taken.marks.seconds()
                 agreed.append(
                     AgreedStep(
                         step=taken.step,
                         learning_rate=taken.learning_rate,
-                        loss=loss_sum / taken.loss_terms,
+                        loss=loss_sum / max(1.0, terms),
                         gradient_norm=norm,
                         stop=stopping_ranks > 0,
                         rank_own_seconds=own_seconds,

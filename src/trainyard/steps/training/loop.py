@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
 
 import torch
+import torch.distributed as dist
 
 from trainyard.settings.steps.training import Training
 from trainyard.steps.evaluation.whole_split import EvaluationStopped, evaluate_split
@@ -25,6 +26,9 @@ from trainyard.steps.training.schedule import Schedule
 from trainyard.steps.training.stopping import StopRequest
 from trainyard.steps.training.tasks.task import Task
 from trainyard.steps.training.validation import SPLIT, Validation
+
+Terms = Callable[[], torch.Tensor | float]
+"""Returns the number of terms of a step's loss; on a GPU, only what is computed with it waits for the other ranks."""
 
 
 @dataclass
@@ -83,7 +87,7 @@ def train(run: TrainingRun) -> bool:
 def take_step(run: TrainingRun, step: Step, micro_batches: list[MicroBatch]) -> TakenStep:
     """Take one optimizer step over the step's micro-batches. Nothing here waits for a device."""
     run.observer.step_begins(step, micro_batches)
-    terms = loss_terms(run, step, micro_batches)
+    own_terms, terms = loss_terms(run, step, micro_batches)
     loss_sum = forward_and_backward(run, micro_batches, terms)
     run.observer.begins("optimizer step")
     run.checkpoints.before_update()
@@ -93,10 +97,10 @@ def take_step(run: TrainingRun, step: Step, micro_batches: list[MicroBatch]) -> 
         run.engine.average.update(step.number)
     marks = run.observer.step_ends()
     counts = total_counts(batch.counts for batch in micro_batches)
-    return TakenStep(step, learning_rate, loss_sum, terms, gradient_norm, marks, counts)
+    return TakenStep(step, learning_rate, loss_sum, own_terms, gradient_norm, marks, counts)
 
 
-def forward_and_backward(run: TrainingRun, micro_batches: list[MicroBatch], step_terms: float) -> torch.Tensor:
+def forward_and_backward(run: TrainingRun, micro_batches: list[MicroBatch], step_terms: Terms) -> torch.Tensor:
     """Accumulate the gradient of the step's mean loss. Return the sum of this rank's losses."""
     loss_sum = torch.zeros((), dtype=torch.float64, device=run.world.device)
     for batch in micro_batches:
@@ -108,18 +112,29 @@ def forward_and_backward(run: TrainingRun, micro_batches: list[MicroBatch], step
                 loss = loss * 0.0
             run.observer.backward_begins()
             with deterministic_backward():
-                run.engine.backward(loss, step_terms)
+                run.engine.backward(loss, step_terms())
         loss_sum += loss.detach()
     return loss_sum
 
 
-def loss_terms(run: TrainingRun, step: Step, micro_batches: list[MicroBatch]) -> float:
-    """Return how many terms the step's loss has over all ranks: what its sum is divided by."""
+def loss_terms(run: TrainingRun, step: Step, micro_batches: list[MicroBatch]) -> tuple[float, Terms]:
+    """Return this rank's part of the number of terms of a step's loss, and what returns that of all ranks.
+
+    The sum is divided by it. Where it varies it is summed on the device, beside the forward pass: no host waits for it.
+    """
     if not run.task.loss_terms_vary:
-        return float(step.samples * run.task.loss_terms(micro_batches[0].tensors) // len(micro_batches[0].sample_ids))
-    own = sum(batch.loss_terms for batch in micro_batches)
-    # Counted and summed on the host, over gloo: the count is needed here, and a GPU need not be waited for.
-    return max(1.0, run.world.sum(torch.tensor(own, dtype=torch.float64)).item())
+        known = float(step.samples * run.task.loss_terms(micro_batches[0].tensors) // len(micro_batches[0].sample_ids))
+        return known if run.world.is_main else 0.0, lambda: known
+    own = float(sum(batch.loss_terms for batch in micro_batches))
+    terms = torch.full((), own, dtype=torch.float64, device=run.world.device)
+    work = dist.all_reduce(terms, async_op=True)
+
+    def summed() -> torch.Tensor:
+        assert work is not None
+        work.wait()
+        return terms.clamp(min=1.0)
+
+    return own, summed
 
 
 def record_steps(run: TrainingRun, steps: list[AgreedStep]) -> bool:
@@ -130,16 +145,6 @@ def record_steps(run: TrainingRun, steps: list[AgreedStep]) -> bool:
     return any(agreed.stop for agreed in steps)
 
 
-def require_right_start(run: TrainingRun, agreed: AgreedStep) -> None:
-    """Raise StepError if the task says of a training's first loss, before any update, that something is wrong."""
-    settings = run.settings
-    is_exact = settings.precision == "fp32" and settings.matmul_precision == "highest"
-    if agreed.step.number != 1 or not agreed.is_finite:
-        return
-    if problem := run.task.first_loss_problem(agreed.loss, is_exact=is_exact):
-        raise StepError(problem)
-
-
 def close_step(
     run: TrainingRun, agreed: AgreedStep, *, stopping: bool, validation: Mapping[str, float] = MappingProxyType({})
 ) -> bool:
@@ -148,7 +153,10 @@ def close_step(
     `validation` holds the step's figures if something else has evaluated already.
     """
     run.observer.check(agreed)
-    require_right_start(run, agreed)
+    if agreed.step.number == 1 and agreed.is_finite:
+        is_exact = run.settings.precision == "fp32" and run.settings.matmul_precision == "highest"
+        if problem := run.task.first_loss_problem(agreed.loss, is_exact=is_exact):
+            raise StepError(problem)
     step, stopping = agreed.step, stopping or agreed.stop
     run.progress = run.progress.after(step, run.observer.guards.skipped_steps)
     if not stopping and run.validation.is_due(step):

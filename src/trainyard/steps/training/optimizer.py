@@ -89,11 +89,13 @@ def begin_state(optimizer: Any, parameter: torch.Tensor, settings: OptimizerSett
     optimizer.state[parameter] = state
 
 
-def gradient_seed(loss_sum: torch.Tensor, factor: float, loss_scale: LossScale) -> torch.Tensor:
+def gradient_seed(loss_sum: torch.Tensor, factor: torch.Tensor | float, loss_scale: LossScale) -> torch.Tensor:
     """Return the gradient that the backward pass starts from: the scaled factor, or NaN for a loss that is not finite.
 
     Thus the gradient itself shows, on every rank that has a part of it, that its step must be skipped.
     """
+    if isinstance(factor, torch.Tensor):
+        factor = factor.to(loss_sum.dtype)  # as a number is rounded
     scaled = loss_scale.value * factor if loss_scale.enabled else factor
     return torch.rsub(loss_sum.detach(), scaled, alpha=0.0)  # scaled - 0 * loss, in one operation
 

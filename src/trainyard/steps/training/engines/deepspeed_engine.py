@@ -17,10 +17,12 @@ from functools import wraps
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_map_only
 
 from trainyard.settings.batch_arithmetic import BatchArithmetic
 from trainyard.settings.steps.training import TrainDeepSpeed, Training
-from trainyard.steps.runtime.errors import SetupError, StepError
+from trainyard.steps.runtime.errors import StepError
+from trainyard.steps.runtime.imports import from_extra, require_packages
 from trainyard.steps.runtime.world import World
 from trainyard.steps.training.engines.blocks import find_blocks, forward_within, prepare_blocks
 from trainyard.steps.training.engines.deepspeed_config import (
@@ -147,7 +149,7 @@ class DeepSpeedEngine(Engine):
         self._deepspeed.set_gradient_accumulation_boundary(is_last)
         return nullcontext()
 
-    def backward(self, loss_sum: torch.Tensor, step_terms: float) -> None:
+    def backward(self, loss_sum: torch.Tensor, step_terms: torch.Tensor | float) -> None:
         """Scale by the number of ranks, over which DeepSpeed averages: an exact mean needs the sum."""
         seed = gradient_seed(loss_sum, self.world.size / step_terms, self.loss_scale)
         self._deepspeed.backward(loss_sum * seed, scale_wrt_gas=False)
@@ -253,32 +255,23 @@ def _forward_of_cast_inputs(module: torch.nn.Module, dtype: torch.dtype) -> None
     """
     forward = module.forward
 
+    def rounded(value: torch.Tensor) -> torch.Tensor:
+        return value.to(dtype) if value.is_floating_point() else value
+
     @wraps(forward)
     def cast(*arguments: Any, **named: Any) -> Any:
-        return forward(
-            *(_cast_value(argument, dtype) for argument in arguments),
-            **{name: _cast_value(argument, dtype) for name, argument in named.items()},
-        )
+        return forward(*tree_map_only(torch.Tensor, rounded, arguments), **tree_map_only(torch.Tensor, rounded, named))
 
     module.forward = cast
-
-
-def _cast_value(value: Any, dtype: torch.dtype) -> Any:
-    if isinstance(value, torch.Tensor) and value.is_floating_point():
-        return value.to(dtype)
-    if type(value) is tuple:
-        return tuple(_cast_value(part, dtype) for part in value)
-    return value
 
 
 def import_deepspeed() -> Any:
     """Import DeepSpeed so that it is quiet, needs no compiler, and runs without a GPU. SetupError if not installed."""
     if not torch.cuda.is_available():
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
-    try:
-        import deepspeed
-    except ImportError as failure:
-        raise SetupError(f'cannot import DeepSpeed: {failure}; pip install "trainyard-azureml[train]"') from None
+    require_packages("training with DeepSpeed", from_extra("train"), "deepspeed")
+    import deepspeed
+
     # Its banners, on every rank, repeat what the step logs; errors still appear.
     logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
     # It uses names that torch 2.13 deprecates, with a warning at each step.

@@ -89,7 +89,7 @@ class Engine(ABC):
     def warm_up(self, loss: Callable[[], torch.Tensor]) -> None:  # noqa: B027 (most need nothing)
         """Do what the engine would otherwise do in its first step, so that every attempt computes the same bits."""
 
-    def backward(self, loss_sum: torch.Tensor, step_terms: float) -> None:
+    def backward(self, loss_sum: torch.Tensor, step_terms: torch.Tensor | float) -> None:
         """Add this rank's part of the gradient of the step's mean loss: its sum of losses / the step's number of terms.
 
         If the sum is not finite, neither is the gradient, nor the step's norm on any rank. By default for a model that

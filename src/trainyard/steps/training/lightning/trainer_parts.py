@@ -12,7 +12,7 @@ from torch.distributed.tensor import DTensor
 
 from trainyard.steps.training.agreement import TakenStep
 from trainyard.steps.training.lightning.lightning_engine import LightningEngine
-from trainyard.steps.training.loop import TrainingRun, close_step, loss_terms, record_steps, something_is_due
+from trainyard.steps.training.loop import Terms, TrainingRun, close_step, loss_terms, record_steps, something_is_due
 from trainyard.steps.training.optimizer import gradient_seed
 from trainyard.steps.training.randomness import deterministic_backward, random_state, restore_random_state
 from trainyard.steps.training.samples.batches import MicroBatch
@@ -158,9 +158,9 @@ class BetweenSteps(Callback):
         if isinstance(module, TaskModule):
             rate, loss_sum, norm = module.learning_rate, module.loss_sum, module.gradient_norm
             counts = total_counts(batch.counts for batch in self._loader.micro_batches)
-            return TakenStep(step, rate, loss_sum, module.step_terms, norm, marks, counts)
+            return TakenStep(step, rate, loss_sum, module.own_terms, norm, marks, counts)
         learning_rate = float(trainer.optimizers[0].param_groups[0]["lr"])
-        return TakenStep(step, learning_rate, self._loss_sum, float(self._run.world.size), self._norm, marks)
+        return TakenStep(step, learning_rate, self._loss_sum, 1.0, self._norm, marks)
 
 
 class TaskModule(LightningModule):
@@ -173,7 +173,8 @@ class TaskModule(LightningModule):
         # Not in attributes: torch would look for modules in them.
         self._parts = (run, run.engine, loader)
         self.loss_sum = torch.zeros((), dtype=torch.float64, device=run.world.device)
-        self.step_terms = 1.0
+        self.own_terms = 0.0
+        self._step_terms: Terms
         self.learning_rate = 0.0
         self.gradient_norm = torch.zeros(())
 
@@ -182,14 +183,14 @@ class TaskModule(LightningModule):
         run, engine, loader = self._parts
         if loader.is_first():
             self.loss_sum = torch.zeros_like(self.loss_sum)
-            self.step_terms = loss_terms(run, loader.step, loader.micro_batches)
+            self.own_terms, self._step_terms = loss_terms(run, loader.step, loader.micro_batches)
         with run.precision.autocast():
             loss = run.task.loss(self.model, batch)
         if loader.micro_batch.is_stand_in:
             loss = loss * 0.0
         self.loss_sum += loss.detach()
         # Lightning divides by the number of micro-batches.
-        factor = run.world.size / self.step_terms * run.plan.batch.accumulation_steps
+        factor = run.world.size / self._step_terms() * run.plan.batch.accumulation_steps
         return loss * gradient_seed(loss, factor, engine.loss_scale)
 
     def backward(self, loss: torch.Tensor, *args: Any, **kwargs: Any) -> None:
