@@ -123,8 +123,7 @@ def the_whole_model_is_put_together(run: EngineTraining) -> dict[str, Any]:
     with torch.no_grad():
         expected = run.engine.evaluation_model()(levels).float()
         saved: list[torch.nn.Module] = []
-        run.settings.model.mkdir(parents=True, exist_ok=True)
-        Saving(run.engine, lambda: None).whole(TinyTransformer, saved.append, torch.float32, run.settings.model)
+        Saving(run.engine, lambda: None).whole(TinyTransformer, saved.append, torch.float32)
         if not run.world.is_main:
             return {"alike": True, "tied": True}
         (whole,) = saved

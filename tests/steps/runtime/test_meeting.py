@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -32,7 +34,15 @@ def test_a_rank_that_is_killed_before_it_joined_is_named_long_before_the_timeout
 
 @pytest.mark.parametrize("killed", [0, 1])
 def test_a_forked_rank_that_ended_before_the_other_looked_is_named_too(killed: int, tmp_path: Path) -> None:
+    """What ranks of other jobs left long ago, when they ended before joining, is removed."""
+    folder = tmp_path / f"trainyard-joining-{os.getuid()}"
+    folder.mkdir(mode=0o700)
+    left, new = folder / "1 another job 0 0", folder / "1 another job 0 1"
+    for file, age_seconds in ((left, 60), (new, 0)):
+        file.touch(mode=0o600)
+        os.utime(file, (time.time() - age_seconds,) * 2)
     ended = run_forked(tmp_path, killed)
+    assert (left.exists(), new.exists()) == (False, True)
     assert ended.returncode == 1, ended.stdout
     assert f"joining: error: rank {killed} of 2 on " in ended.stdout
     assert "ended before joining the others" in ended.stdout

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,12 @@ from base_models import make_gpt2, make_llama, make_small_text
 from forked_ranks import forked_ranks
 from rank_processes import training_arguments
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, MixtralConfig, MixtralForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, MixtralConfig, MixtralForCausalLM
 
+from trainyard.steps.training.fragments import tensors_of
+from trainyard.steps.training.from_transformers import save_model
 from trainyard.steps.training.weights_in_files import DTYPES_IN_FILES
-from trainyard.steps.training.weights_to_files import PlannedFile, divided, file_header
+from trainyard.steps.training.weights_to_files import PlannedFile, divided, file_header, planned_files, write_tensors
 
 MEGABYTE = ("--save-shard-mb", 1)
 INDEX = "model.safetensors.index.json"
@@ -52,9 +55,17 @@ def arguments(data: Path, base: Path, out: Path, *more: object) -> list[object]:
     return training_arguments(data, out, "language_modeling", *flags)
 
 
-def train(step: str, ranks: int, flags: list[object], out: Path, nodes: int = 1) -> Path:
+def train(
+    step: str, ranks: int, flags: list[object], out: Path, nodes: int = 1, whole_on_rank_0: str | None = None
+) -> Path:
+    """Return the trained model, which rank 0 has held as a whole only if its log says so, and with how much memory."""
     exit_codes, outputs = forked_ranks().run(step, flags, ranks, limit_seconds=300, nodes=nodes)
     assert exit_codes == [0] * ranks, "\n".join(outputs)
+    if whole_on_rank_0 is None:
+        assert "rank 0 holds the whole model" not in outputs[0]
+    else:
+        expected = f"warning: rank 0 holds the whole model while it writes it alone: {whole_on_rank_0} of main memory\n"
+        assert expected in outputs[0]
     return out / "model"
 
 
@@ -107,6 +118,53 @@ def test_the_files_are_those_of_transformers(
     assert 0 < (trained - torch.cat([tensor.flatten() for tensor in base.parameters()])).abs().max() < 0.1
 
 
+@pytest.mark.parametrize("model_type", ["mixtral", "qwen3_moe", "olmoe", "deepseek_v3", "llama"])
+def test_what_files_hold_is_known_without_any_values(tmp_path: Path, model_type: str) -> None:
+    """Experts that transformers holds together, and cuts when it saves them, included."""
+    sizes = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 16, "n_group": 1, "topk_group": 1}
+    experts = {"num_experts": 4, "num_local_experts": 4, "n_routed_experts": 4, "num_experts_per_tok": 2}
+    own = {"moe_intermediate_size": 16, "first_k_dense_replace": 1, "q_lora_rank": 16, "kv_lora_rank": 16}
+    config = AutoConfig.for_model(model_type, eos_token_id=0, **sizes, **heads, **experts, **own)
+    model: Any = AutoModelForCausalLM.from_config(config)
+    with torch.device("meta"):
+        without_values = AutoModelForCausalLM.from_config(config)
+    (tmp_path / "planned").mkdir()
+    files = planned_files(without_values, lambda saved: save_model(saved, tmp_path / "planned", 20_000))
+    assert files is not None
+    model.save_pretrained(tmp_path / "saved", max_shard_size=20_000)
+    index = (tmp_path / "saved" / INDEX).read_bytes()
+    assert (tmp_path / "planned" / INDEX).read_bytes() == index
+    assert {file.path.name for file in files} == set(json.loads(index)["weight_map"].values())
+    tensors = tensors_of(model)
+    for file in files:
+        saved = load_file(tmp_path / "saved" / file.path.name)
+        assert {tensor.name for tensor in file.tensors} == saved.keys()
+        for tensor in file.tensors:
+            expected = saved[tensor.name]
+            found = tensors[tensor.source].flatten()[tensor.start :][: expected.numel()].view(tensor.shape)
+            assert torch.equal(found, expected), tensor
+
+
+def test_what_files_would_hold_of_other_values_is_not_planned() -> None:
+    """Columns of a matrix are not one after another, and what is computed or changed is not the ranks' own."""
+    model = torch.nn.Linear(6, 4, bias=False)
+
+    def planned(cut: Callable[[torch.Tensor], torch.Tensor]) -> list[PlannedFile] | None:
+        return planned_files(model, lambda saved: write_tensors({"cut": cut(saved.weight.detach())}, Path("unused")))
+
+    for cut in (
+        lambda weight: weight.t().contiguous(),
+        lambda weight: weight[:, :3].contiguous(),
+        lambda weight: weight[1:].clone().mul_(2),
+        lambda weight: weight[1:] + 1,
+        lambda weight: weight.view(torch.int32),
+    ):
+        assert planned(cut) is None
+    (file,) = planned(lambda weight: weight.view(2, 12)[:, :6].contiguous()[1]) or ()
+    assert [(tensor.source, tensor.start, tensor.shape) for tensor in file.tensors] == [("weight", 12, (6,))]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "step", "ranks"), [("llama", "train_fsdp", 3), ("gpt2", "train_ddp", 2)])
 def test_merged_adapters_are_those_that_peft_merges(
@@ -123,6 +181,19 @@ def test_merged_adapters_are_those_that_peft_merges(
     assert by_transformers(merged, tmp_path / "again") == contents(written)
     changed = [name for name, tensor in merged.state_dict().items() if not torch.equal(tensor, before[name])]
     assert len(changed) == {"llama": 14, "gpt2": 8}[name]
+
+
+@pytest.mark.slow
+def test_adapters_of_weights_of_4_bits_are_merged_into_those_of_the_base_model(
+    data: Path, bases: dict[str, Path], tmp_path: Path
+) -> None:
+    """The ranks' own are useless here, as rounded ones would be: each rank reads what it writes from the files."""
+    from peft import PeftModel
+
+    written = train("merging", 3, [data, bases["llama"], tmp_path], tmp_path)
+    base = AutoModelForCausalLM.from_pretrained(bases["llama"], dtype=torch.float32)
+    merged = PeftModel.from_pretrained(base, written / "adapters").merge_and_unload()
+    assert by_transformers(merged, tmp_path / "again") == contents(written)
 
 
 @pytest.mark.slow
@@ -144,12 +215,12 @@ def test_a_full_disk_of_one_writer_is_reported_on_all(data: Path, bases: dict[st
 
 @pytest.mark.slow
 def test_a_format_of_the_users_own_gets_the_whole_model(digits: Path, tmp_path: Path) -> None:
-    def trained(task: str) -> Path:
+    def trained(task: str, size: str | None) -> Path:
         flags = training_arguments(digits, tmp_path / task, f"tiny_task:{task}", "--max-steps", 2)
-        return train("train_fsdp", 2, flags, tmp_path / task)
+        return train("train_fsdp", 2, flags, tmp_path / task, whole_on_rank_0=size)
 
-    expected = load_file(trained("Tied") / "model.safetensors")
-    with numpy.load(trained("OwnFormat") / "weights.npz") as found:
+    expected = load_file(trained("Tied", None) / "model.safetensors")
+    with numpy.load(trained("OwnFormat", "12 KiB") / "weights.npz") as found:
         assert found.keys() == expected.keys()
         assert all(numpy.array_equal(found[name], tensor.numpy()) for name, tensor in expected.items())
 

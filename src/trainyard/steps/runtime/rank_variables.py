@@ -264,7 +264,7 @@ class SiblingWatch:
         """When each rank was last seen."""
         self._last_look = time.monotonic()
         self._closed = threading.Event()
-        self._began = time.time()
+        self._since = time.time() - _OTHERS_BEGIN_WITHIN_SECONDS
         self._files = re.sub(r"\W", "_", f"{os.getppid()} {self._job} {attempt_of_ranks()} ")
         self._own_file: TextIO | None = None
         if len(self._job) == len(_SAME_JOB) and (self._own_rank or "").isdigit():
@@ -290,6 +290,11 @@ class SiblingWatch:
             self._own_file = open_lock_file(_FILES / f"{self._files}{self._own_rank}")
             fcntl.flock(self._own_file, fcntl.LOCK_EX)
             os.utime(self._own_file.fileno())
+            for file in _FILES.iterdir():  # those of other jobs' ranks that ended before they joined
+                with suppress(OSError), file.open() as opened:
+                    fcntl.flock(opened, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                    if not file.name.startswith(self._files) and file.stat().st_mtime < self._since:
+                        file.unlink()
 
     def _run(self) -> None:
         while not self._closed.wait(_LOOK_EVERY_SECONDS):
@@ -303,7 +308,7 @@ class SiblingWatch:
         for file in _FILES.glob(f"{self._files}*") if self._own_file else ():
             rank = int(file.name.removeprefix(self._files))
             try:
-                is_of_this_attempt = file.stat().st_mtime > self._began - _OTHERS_BEGIN_WITHIN_SECONDS
+                is_of_this_attempt = file.stat().st_mtime >= self._since
                 with file.open() as opened:
                     fcntl.flock(opened, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except OSError:  # locked, or removed meanwhile

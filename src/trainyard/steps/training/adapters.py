@@ -7,6 +7,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from operator import itemgetter
 from pathlib import Path
@@ -21,12 +22,17 @@ from trainyard.steps.runtime.files import find_model
 from trainyard.steps.runtime.imports import from_extra, require_packages
 from trainyard.steps.runtime.world import World
 from trainyard.steps.training.engines.engine import Engine
-from trainyard.steps.training.fragments import named_once
+from trainyard.steps.training.fragments import tensors_of
 from trainyard.steps.training.from_transformers import has_weights, model_digest, model_folder
 from trainyard.steps.training.precision import DTYPES
 from trainyard.steps.training.tasks.chosen import ChosenTask, read_base_digest
 from trainyard.steps.training.tasks.task import Task
-from trainyard.steps.training.weights_in_files import NotInFiles, weights_may_stay_in_files
+from trainyard.steps.training.weights_in_files import (
+    ModelInFiles,
+    NotInFiles,
+    model_in_files,
+    weights_may_stay_in_files,
+)
 from trainyard.steps.training.weights_to_files import Combined, Saving, write_tensors
 
 ADAPTERS_FOLDER = "adapters"
@@ -159,26 +165,34 @@ def save_trained_model(task: Task, engine: Engine, settings: Training, still_at_
 
     if settings.tuning == "full":
         if not (is_known and saving.in_parts(build, save, dtype)):
-            saving.whole(build, save, dtype, settings.model)
+            saving.whole(build, save, dtype)
         return
     folder = settings.model / ADAPTERS_FOLDER if settings.merge_adapters else settings.model
     if settings.merge_adapters:
-        combined = _merged_by_layer(engine) if is_known and settings.tuning == "lora" else None
+        trained: ModelInFiles | None = ModelInFiles(engine.model if engine.replica is None else engine.replica, {})
+        if settings.tuning == "qlora":  # merged into the weights before they were rounded to 4 bits
+            trained = model_in_files(partial(new_model, task, replace(settings, tuning="lora")))
+        combined = _merged_by_layer(trained) if is_known and trained is not None else None
         if combined is None or not saving.in_parts(task.new_model, save, dtype, combined):
+            saving.log_whole_model(task.new_model)
             saving.in_parts(build, lambda model: save_adapters(model, folder), torch.float32)
             saving.by_main(lambda: _with_adapters(task.new_model(), folder).merge_and_unload(), save, dtype)
     saving.in_parts(build, lambda model: save_adapters(model, folder), dtype)
 
 
-def _merged_by_layer(engine: Engine) -> dict[str, Combined] | None:
-    """Return of what the tensors of the merged model consist that differ from the engine's. None if some are shared."""
+def _merged_by_layer(trained: ModelInFiles) -> dict[str, Combined] | None:
+    """Return of what the tensors of the merged model consist that differ from the engine's, or are in files.
+
+    None if some are shared.
+    """
     from peft.tuners.lora import LoraLayer
     from peft.utils import ModulesToSaveWrapper
 
-    model = engine.model if engine.replica is None else engine.replica
-    shapes = {name: tuple(tensor.shape) for tensors in named_once(model) for name, tensor in tensors.items()}
-    combined = {}
-    for path, layer in model.named_modules():
+    found = {name: trained.weights.get(each, tuple(each.shape)) for name, each in tensors_of(trained.module).items()}
+    combined = {
+        name: Combined({name: part}, itemgetter(0)) for name, part in found.items() if not isinstance(part, tuple)
+    }
+    for path, layer in trained.module.named_modules():
         if isinstance(layer, ModulesToSaveWrapper):
             names = {name: f"modules_to_save.{_NAME}.{name}" for name in layer.modules_to_save[_NAME].state_dict()}
         elif isinstance(layer, LoraLayer):
@@ -189,10 +203,10 @@ def _merged_by_layer(engine: Engine) -> dict[str, Combined] | None:
             parts = [of_engine]
             if isinstance(layer, LoraLayer) and name == "weight":
                 parts = [part for part, _ in layer.named_parameters()]
-            if not all(f"{path}.{part}" in shapes for part in parts):
+            if not all(f"{path}.{part}" in found for part in parts):
                 return None
             merge = partial(_merged, layer) if len(parts) > 1 else itemgetter(0)
-            combined[f"{path}.{name}"] = Combined({f"{path}.{part}": shapes[f"{path}.{part}"] for part in parts}, merge)
+            combined[f"{path}.{name}"] = Combined({f"{path}.{part}": found[f"{path}.{part}"] for part in parts}, merge)
     return combined
 
 

@@ -59,8 +59,7 @@ class Fragment:
 
 def refuse_other_layouts(model: torch.nn.Module) -> None:
     """StepError names a parameter or saved buffer that is not contiguous in memory."""
-    parameters, buffers = named_once(model)
-    for name, tensor in (parameters | buffers).items():
+    for name, tensor in tensors_of(model).items():
         if not tensor.is_contiguous():
             raise StepError(
                 f"the model's {name} is not contiguous in memory, as after .to(memory_format=channels_last) or .t(); "
@@ -91,6 +90,12 @@ def named_once(model: torch.nn.Module) -> tuple[dict[str, torch.nn.Parameter], d
             seen.add(id(tensor))
             buffers[name] = tensor
     return parameters, buffers
+
+
+def tensors_of(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Return what `named_once` does, parameters first."""
+    parameters, buffers = named_once(model)
+    return parameters | buffers
 
 
 def replicated_state(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> list[Fragment]:

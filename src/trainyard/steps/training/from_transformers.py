@@ -15,6 +15,7 @@ from trainyard.settings.quantities import first_names
 from trainyard.settings.suggestions import closest
 from trainyard.steps.runtime.errors import StepError, first_line
 from trainyard.steps.runtime.files import CONFIG_FILE, parse_json, sha256_of_json
+from trainyard.steps.runtime.imports import replaced
 from trainyard.steps.runtime.world import World
 from trainyard.steps.training.weights_in_files import (
     WEIGHTS_FILE,
@@ -25,7 +26,7 @@ from trainyard.steps.training.weights_in_files import (
     warn_of_differences,
     weights_may_stay_in_files,
 )
-from trainyard.steps.training.weights_to_files import write_tensors
+from trainyard.steps.training.weights_to_files import storage_id, write_tensors
 
 # Before transformers is imported: a job must not wait for, or depend on, a server it was not told of.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -139,17 +140,17 @@ def save_model(model: Any, folder: Path, shard_bytes: int) -> None:
 
     A tensor larger than that has a file of its own. Raise StepError if the disk is full.
     """
-    import transformers
+    from huggingface_hub.serialization import _torch
+    from transformers import modeling_utils
 
     for name in _WEIGHTS_FILES:  # left from an earlier save in files of another size, either would be read first
         (folder / name).unlink(missing_ok=True)
-    module: Any = transformers.modeling_utils
-    save_file = module.safe_save_file
-    module.safe_save_file = lambda tensors, file, metadata: write_tensors(tensors, Path(file))
-    try:
+    # By itself it takes all tensors on the meta device for separate ones, however they share their storage.
+    with (
+        replaced(modeling_utils, "safe_save_file", lambda tensors, file, metadata: write_tensors(tensors, Path(file))),
+        replaced(_torch, "get_torch_storage_id", storage_id),
+    ):
         model.save_pretrained(folder, max_shard_size=shard_bytes)
-    finally:
-        module.safe_save_file = save_file
 
 
 def _from_folder(folder: Path, settings: Mapping[str, Any], needs: ModelNeeds) -> torch.nn.Module:

@@ -159,8 +159,9 @@ class FileReader:
         """Of the files."""
         self._open: dict[Path, Any] = {}
 
-    def elements(self, weight: WeightInFile, start: int, stop: int) -> torch.Tensor:
+    def elements(self, weight: WeightInFile, start: int = 0, stop: int | None = None) -> torch.Tensor:
         """Return a range of the flattened tensor, in main memory. Raise StepError if the file cannot be read."""
+        stop = math.prod(weight.shape) if stop is None else stop
         if start >= stop:
             return torch.empty(0, dtype=weight.dtype)
         width = math.prod(weight.shape[1:])

@@ -17,26 +17,27 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy
 import torch
 import torch.distributed as dist
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from trainyard.settings.files import describe_os_error
+from trainyard.settings.quantities import memory
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.files import write_durably
-from trainyard.steps.runtime.world import World
 from trainyard.steps.training.engines.engine import Engine
 from trainyard.steps.training.engines.shared_model import without_memory
-from trainyard.steps.training.fragments import MODEL_KEY, Fragment, named_once
-from trainyard.steps.training.weights_in_files import DTYPES_IN_FILES
+from trainyard.steps.training.fragments import MODEL_KEY, Fragment, tensors_of
+from trainyard.steps.training.weights_in_files import DTYPES_IN_FILES, FileReader, WeightInFile
 
 _TYPE_NAMES = {dtype: name for name, dtype in DTYPES_IN_FILES.items()}
 _LENGTH_BYTES, _ALIGNMENT_BYTES = 8, 8
 _METADATA = {"format": "pt"}
-_SCRATCH_FILE = "whole-model.safetensors"
 Build = Callable[[], torch.nn.Module]
 Save = Callable[[torch.nn.Module], None]
 
@@ -50,7 +51,9 @@ class PlannedTensor:
     shape: tuple[int, ...]
     dtype: torch.dtype
     source: str
-    """Its name in the model."""
+    """The name of the model's tensor that has its elements, one after another."""
+    start: int = 0
+    """The index of the first of them there."""
 
 
 @dataclass(frozen=True)
@@ -65,43 +68,81 @@ class PlannedFile:
 class Combined:
     """What a tensor in a file is made of, where the ranks hold it in another form."""
 
-    parts: Mapping[str, tuple[int, ...]]
-    """The tensors of the ranks' model, and their shapes."""
+    parts: Mapping[str, tuple[int, ...] | WeightInFile]
+    """The tensors of the ranks' model with their shapes, and those that are read from files."""
     combine: Callable[[Sequence[torch.Tensor]], torch.Tensor]
     """Returns the tensor, given the values of the parts."""
 
 
 class Wanted(NamedTuple):
-    """A tensor of the ranks' model that one of them needs, in some type."""
+    """A tensor of the ranks' model, or a range of it, that one of them needs, in some type."""
 
     name: str
     elements: int
     dtype: torch.dtype
+    start: int = 0
 
 
 _planning: ContextVar[_Plan | None] = ContextVar("planning", default=None)
 
 
-class _Plan:
-    """Notes what files are to hold while a model is saved. Its tensors are told apart by their storages."""
+class _Plan(TorchDispatchMode):
+    """Notes what files are to hold while a model is saved. Tensors are told apart by their storages.
+
+    What would be copied is noted too, and not copied: transformers cuts the experts that it holds together.
+    """
 
     def __init__(self, model: torch.nn.Module) -> None:
-        tensors = _tensors_of(model)
+        initialize: Any = super().__init__  # without types
+        initialize()
+        tensors = tensors_of(model)
         self.files: list[PlannedFile] = []
-        self._sources = {tensor.untyped_storage()._cdata: (name, tensor) for name, tensor in tensors.items()}
-        self.is_complete = len(self._sources) == len(tensors)
+        self._origins: dict[int, tuple[torch.Tensor, str | torch.Tensor]] = {
+            storage_id(tensor): (tensor, name) for name, tensor in tensors.items()
+        }
+        """By storage: the tensor that fills it, and its name in the model or what it is a copy of."""
+        self.is_complete = len(self._origins) == len(tensors)
+
+    def __torch_dispatch__(self, function: Any, types: object, args: Any = (), kwargs: Any = None) -> Any:
+        """Do what is asked for, except copying. What is changed is no longer what the ranks hold."""
+        self.is_complete = self.is_complete and not function._schema.is_mutable
+        if function is not torch.ops.aten.clone.default:
+            return function(*args, **(kwargs or {}))
+        copy = torch.empty_like(args[0], device="meta", **(kwargs or {}))
+        self._origins[storage_id(copy)] = copy, args[0]
+        return copy
 
     def add(self, file: Path, tensors: Mapping[str, torch.Tensor]) -> None:
         found = []
         for name, tensor in tensors.items():
-            source, whole = self._sources.get(tensor.untyped_storage()._cdata, (None, None))
-            if source is None or whole is None or (tensor.shape, tensor.dtype) != (whole.shape, whole.dtype):
+            if (source := self._source(tensor, 0, tensor.numel())) is None:
                 self.is_complete = False
                 return
-            found.append(PlannedTensor(name, tuple(tensor.shape), tensor.dtype, source))
+            found.append(PlannedTensor(name, tuple(tensor.shape), tensor.dtype, *source))
         types = list(DTYPES_IN_FILES.values())
         found.sort(key=lambda tensor: (types.index(tensor.dtype), tensor.name))  # as safetensors does
         self.files.append(PlannedFile(file, tuple(found)))
+
+    def _source(self, tensor: torch.Tensor, start: int, stop: int) -> tuple[str, int] | None:
+        """Return which of the model's tensors has a range of another one's elements, in their order, and from where."""
+        whole, origin = self._origins.get(storage_id(tensor), (tensor, None))
+        if origin is None or tensor.dtype != whole.dtype or not whole.is_contiguous():
+            return None
+        if not tensor.is_contiguous():
+            strides = tensor.stride()
+            ends = [numpy.dot(numpy.unravel_index(at, tensor.shape), strides) for at in (start, stop - 1)]
+            # With strides in this order, each element is behind the one before.
+            if list(strides) != sorted(strides, reverse=True) or ends[1] - ends[0] != stop - 1 - start:
+                return None
+            start, stop = int(ends[0]), int(ends[1]) + 1
+        offset = int(tensor.storage_offset() - whole.storage_offset())
+        start, stop = offset + start, offset + stop
+        return (origin, start) if isinstance(origin, str) else self._source(origin, start, stop)
+
+
+def storage_id(tensor: torch.Tensor) -> int:
+    """Return what distinguishes a tensor's storage from others, on the meta device too."""
+    return int(tensor.untyped_storage()._cdata)
 
 
 def write_tensors(tensors: Mapping[str, torch.Tensor], file: Path) -> None:
@@ -129,6 +170,8 @@ class Saving:
 
     def __init__(self, engine: Engine, still_at_work: Callable[[], None]) -> None:
         self._engine, self._world, self._still_at_work = engine, engine.world, still_at_work
+        self._failures: list[Exception] = []
+        """Of this rank, until it is raised."""
 
     def in_parts(
         self, build: Build, save: Save, dtype: torch.dtype, combined: Mapping[str, Combined] | None = None
@@ -155,30 +198,22 @@ class Saving:
             self._write(files, combined or {})
         return files is not None
 
-    def whole(self, build: Build, save: Save, dtype: torch.dtype, folder: Path) -> None:
-        """Let rank 0 save a whole model as `build` returns it: in a format of which only `save` knows what it holds.
-
-        Where ranks hold parts, these meet in a file in `folder`.
-        """
-        scratch, replica = folder / _SCRATCH_FILE, self._engine.replica
-        if replica is None:
-            self.in_parts(build, lambda model: write_tensors(_tensors_of(model), scratch), torch.float32)
-
-        def whole_model() -> torch.nn.Module:
-            if replica is not None:
-                return replica
-            model, found = build(), load_file(scratch)
-            with torch.no_grad():
-                for name, tensor in _tensors_of(model).items():
-                    tensor.copy_(found[name])
-            scratch.unlink()
-            return model
-
-        self.by_main(whole_model, save, dtype)
+    def whole(self, build: Build, save: Save, dtype: torch.dtype) -> None:
+        """Let rank 0 save a whole model as `build` returns it: in a format of which only `save` knows what it holds."""
+        models = [] if self._engine.replica is None else [self._engine.replica]
+        if not models:
+            self.log_whole_model(build)
+            self.by_main(build, models.append, torch.float32)
+            tensors = list(tensors_of(models[0]).items()) if models else []
+            wanted = self._world.broadcast([Wanted(name, each.numel(), each.dtype) for name, each in tensors])
+            others: list[list[Wanted]] = [[]] * (self._world.size - 1)
+            for values, (_, tensor) in zip(self._exchanged([wanted, *others]), tensors, strict=True):
+                tensor.data.copy_(values.view_as(tensor))
+            self._raise_on_all()
+        self.by_main(lambda: models[0], save, dtype)
 
     def by_main(self, build: Build, save: Save, dtype: torch.dtype) -> None:
         """Let rank 0 build a model and save it, for as long as it takes."""
-        failures: list[Exception] = []
 
         def build_and_save() -> None:
             try:
@@ -186,29 +221,91 @@ class Saving:
                 with _in_dtype(model, dtype):
                     save(model)
             except Exception as failure:
-                failures.append(failure)
+                self._failures.append(failure)
 
         self._world.let_some_work(build_and_save, self._still_at_work, works=self._world.is_main)
-        _raise_on_all(self._world, failures)
+        self._raise_on_all()
+
+    def log_whole_model(self, build: Build) -> None:
+        """Log, before rank 0 does so, that it holds a whole model as `build` returns it, and how large that is."""
+
+        def log(model: torch.nn.Module) -> None:
+            size = memory(sum(tensor.nbytes for tensor in tensors_of(model).values()))
+            self._world.log(f"warning: rank 0 holds the whole model while it writes it alone: {size} of main memory")
+
+        self.by_main(lambda: without_memory(build), log, torch.float32)
 
     def _write(self, files: Sequence[PlannedFile], combined: Mapping[str, Combined]) -> None:
         """Write the files, divided among the ranks."""
         by_rank = divided(files, self._world.size)
-        failures: list[Exception] = []
-        wanted = [wanted_tensors(own, combined) for own in by_rank]
-        arriving = _exchanged(wanted, self._engine.weights(), self._world, self._still_at_work, failures)
+        arriving = self._exchanged([wanted_tensors(own, combined) for own in by_rank])
         for file in by_rank[self._world.rank]:
             try:
                 file.path.unlink(missing_ok=True)  # not in place: others may have an earlier model's file mapped
                 write_durably(file.path, _contents(file, combined, arriving))
             except (OSError, StepError) as failure:
                 what = f"cannot write {describe_os_error(failure)}" if isinstance(failure, OSError) else str(failure)
-                failures.append(StepError(what))
+                self._failures.append(StepError(what))
                 file.path.unlink(missing_ok=True)
                 break
         for _ in arriving:
             """After a failure too, the other ranks wait for what this one holds."""
-        _raise_on_all(self._world, failures)
+        self._raise_on_all()
+
+    def _exchanged(self, wanted: Sequence[Sequence[Wanted]]) -> Iterator[torch.Tensor]:
+        """Yield the tensors that this rank wants, flat and in main memory. Every rank iterates to the end.
+
+        Over gloo: NCCL would make a communicator, with buffers on the GPUs, for every two ranks.
+        """
+        world, weights = self._world, self._engine.weights()
+        own = {fragment.key.removeprefix(MODEL_KEY): fragment for fragment in weights}
+        mine, before = wanted[world.rank], [0, *itertools.accumulate(map(len, wanted))]
+        ranges = itertools.chain.from_iterable(held_ranges(wanted, weights, world.rank))
+        held = torch.stack(world.gather(torch.tensor(list(ranges))), dim=1)
+        for turn in range(max(map(len, wanted))):
+            self._still_at_work()
+            parts = [
+                (writer, start, stop, world.host.route(holder, writer))
+                for writer, tensors in enumerate(wanted)
+                for holder, (start, stop) in enumerate(
+                    held[before[writer] + turn].tolist() if turn < len(tensors) else ()
+                )
+                if start < stop
+            ]
+            whole = torch.zeros(mine[turn].elements, dtype=mine[turn].dtype) if turn < len(mine) else torch.empty(0)
+            here = {number: whole[part[1] : part[2]] for number, part in enumerate(parts) if part[0] == world.rank}
+            for number, (writer, start, stop, route) in enumerate(parts):
+                if route[0][0] == world.rank:
+                    tensor = wanted[writer][turn]
+                    fragment, first = own[tensor.name], tensor.start + start
+                    values = fragment.values[first - fragment.start :][: stop - start]
+                    try:
+                        rounded = _rounded(values, tensor.dtype).cpu()
+                    except StepError as failure:  # raised at the end: others wait for the values
+                        self._failures.append(failure)
+                        rounded = values.to(tensor.dtype).cpu()
+                    here[number] = here[number].copy_(rounded) if number in here else rounded
+            for hop in range(3):
+                exchange = []
+                for number, (writer, start, stop, route) in enumerate(parts):
+                    source, target, group = route[hop]
+                    if source == world.rank != target:
+                        exchange.append(dist.P2POp(dist.isend, here.pop(number), target, group, number))
+                    elif target == world.rank != source:
+                        arriving = here.setdefault(number, torch.empty(stop - start, dtype=wanted[writer][turn].dtype))
+                        exchange.append(dist.P2POp(dist.irecv, arriving, source, group, number))
+                for request in dist.batch_isend_irecv(exchange) if exchange else ():
+                    request.wait()
+            if turn < len(mine):
+                yield whole
+
+    def _raise_on_all(self) -> None:
+        """Raise this rank's first failure, or another rank's as a StepError."""
+        texts = self._world.gather(str(self._failures[0]) if self._failures else None)
+        if self._failures:
+            raise self._failures[0]
+        if found := [text for text in texts if text is not None]:
+            raise StepError(found[0])
 
 
 def file_header(
@@ -258,7 +355,8 @@ def planned_files(model: torch.nn.Module, save: Save) -> list[PlannedFile] | Non
     plan = _Plan(model)
     token = _planning.set(plan)
     try:
-        save(model)
+        with plan:
+            save(model)
     finally:
         _planning.reset(token)
     return plan.files if plan.is_complete else None
@@ -278,23 +376,28 @@ def wanted_tensors(files: Sequence[PlannedFile], combined: Mapping[str, Combined
     for tensor in (tensor for file in files for tensor in file.tensors):
         if (source := combined.get(tensor.source)) is not None:
             parts = source.parts.items()
-            wanted += [Wanted(name, math.prod(shape), torch.float32) for name, shape in parts]
+            wanted += [Wanted(name, math.prod(part), torch.float32) for name, part in parts if isinstance(part, tuple)]
         else:
-            wanted.append(Wanted(tensor.source, math.prod(tensor.shape), tensor.dtype))
+            wanted.append(Wanted(tensor.source, math.prod(tensor.shape), tensor.dtype, tensor.start))
     return wanted
 
 
 def _contents(
     file: PlannedFile, combined: Mapping[str, Combined], arriving: Iterator[torch.Tensor]
 ) -> Iterator[bytes | memoryview]:
-    tensors = [(tensor.name, tensor.dtype, tensor.shape) for tensor in file.tensors]
+    reader, tensors = FileReader(), [(tensor.name, tensor.dtype, tensor.shape) for tensor in file.tensors]
     yield file_header(_METADATA, tensors, _ALIGNMENT_BYTES)
     for tensor in file.tensors:
         if (source := combined.get(tensor.source)) is None:
             values = next(arriving)
         else:
-            whole = source.combine([next(arriving).view(shape) for shape in source.parts.values()])
-            values = _rounded(whole.contiguous().view(-1), tensor.dtype)
+            parts = [
+                next(arriving).view(part) if isinstance(part, tuple) else reader.elements(part).view(part.shape)
+                for part in source.parts.values()
+            ]
+            whole = source.combine(parts)
+            own = whole.contiguous().view(-1)[tensor.start : tensor.start + math.prod(tensor.shape)]
+            values = _rounded(own, tensor.dtype)
         yield values.view(torch.uint8).numpy().data
 
 
@@ -309,73 +412,7 @@ def held_ranges(
         # Of what all ranks hold, each takes its own; of replicas, the first sends.
         if fragment is None or (by != rank if fragment.is_replicated else fragment.copy > 0):
             return 0, 0
-        return (fragment.start, fragment.stop) if fragment.values.numel() else (0, 0)
+        start, stop = (min(max(end - tensor.start, 0), tensor.elements) for end in (fragment.start, fragment.stop))
+        return (start, stop) if start < stop else (0, 0)
 
     return [[held(tensor, by) for tensor in tensors] for by, tensors in enumerate(wanted)]
-
-
-def _exchanged(
-    wanted: Sequence[Sequence[Wanted]],
-    weights: Sequence[Fragment],
-    world: World,
-    still_at_work: Callable[[], None],
-    failures: list[Exception],
-) -> Iterator[torch.Tensor]:
-    """Yield the tensors that this rank wants, flat and in main memory. Every rank iterates to the end.
-
-    Over gloo: NCCL would make a communicator, with buffers on the GPUs, for every two ranks.
-    """
-    own = {fragment.key.removeprefix(MODEL_KEY): fragment for fragment in weights}
-    mine, before = wanted[world.rank], [0, *itertools.accumulate(map(len, wanted))]
-    ranges = itertools.chain.from_iterable(held_ranges(wanted, weights, world.rank))
-    held = torch.stack(world.gather(torch.tensor(list(ranges))), dim=1)
-
-    def values_of(tensor: Wanted) -> torch.Tensor:
-        values = own[tensor.name].values
-        try:
-            return _rounded(values, tensor.dtype).cpu()
-        except StepError as failure:  # raised at the end: others wait for the values
-            failures.append(failure)
-            return values.to(tensor.dtype).cpu()
-
-    for turn in range(max(map(len, wanted))):
-        still_at_work()
-        parts = [
-            (writer, start, stop, world.host.route(holder, writer))
-            for writer, tensors in enumerate(wanted)
-            for holder, (start, stop) in enumerate(held[before[writer] + turn].tolist() if turn < len(tensors) else ())
-            if start < stop
-        ]
-        whole = torch.zeros(mine[turn].elements, dtype=mine[turn].dtype) if turn < len(mine) else torch.empty(0)
-        here = {number: whole[part[1] : part[2]] for number, part in enumerate(parts) if part[0] == world.rank}
-        for number, (writer, _, _, route) in enumerate(parts):
-            if route[0][0] == world.rank:
-                values = values_of(wanted[writer][turn])
-                here[number] = here[number].copy_(values) if number in here else values
-        for hop in range(3):
-            exchange = []
-            for number, (writer, start, stop, route) in enumerate(parts):
-                source, target, group = route[hop]
-                if source == world.rank != target:
-                    exchange.append(dist.P2POp(dist.isend, here.pop(number), target, group, number))
-                elif target == world.rank != source:
-                    memory = here.setdefault(number, torch.empty(stop - start, dtype=wanted[writer][turn].dtype))
-                    exchange.append(dist.P2POp(dist.irecv, memory, source, group, number))
-            for request in dist.batch_isend_irecv(exchange) if exchange else ():
-                request.wait()
-        if turn < len(mine):
-            yield whole
-
-
-def _tensors_of(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    parameters, buffers = named_once(model)
-    return parameters | buffers
-
-
-def _raise_on_all(world: World, failures: Sequence[Exception]) -> None:
-    """Raise this rank's first failure, or another rank's as a StepError."""
-    texts = world.gather(str(failures[0]) if failures else None)
-    if failures:
-        raise failures[0]
-    if found := [text for text in texts if text is not None]:
-        raise StepError(found[0])

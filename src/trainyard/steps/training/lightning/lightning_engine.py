@@ -19,7 +19,7 @@ from trainyard.steps.training.checkpoints.state_files import pieces_in
 from trainyard.steps.training.engines.engine import EngineParts, refuse_adapters_and_optimizers
 from trainyard.steps.training.engines.replicas import ReplicaEngine
 from trainyard.steps.training.engines.shared_model import RowsOfRank
-from trainyard.steps.training.fragments import MODEL_KEY, Fragment, named_once, whole_tensor
+from trainyard.steps.training.fragments import MODEL_KEY, Fragment, tensors_of, whole_tensor
 from trainyard.steps.training.precision import LossScale
 
 _KEY = "lightning/checkpoint"
@@ -123,9 +123,8 @@ class LightningEngine(ReplicaEngine):
 
     def weights(self) -> list[Fragment]:
         """Return this rank's rows of what is sharded, and all other tensors whole."""
-        parameters, buffers = named_once(self.model)
         shard, found = RowsOfRank(self.world.rank, self.world.size), []
-        for name, tensor in (parameters | buffers).items():
+        for name, tensor in tensors_of(self.model).items():
             if isinstance(tensor, DTensor):
                 start, values = shard.elements(tensor.shape)[0], tensor.to_local().detach().view(-1)
                 found.append(Fragment(f"{MODEL_KEY}{name}", tuple(tensor.shape), start, values))
