@@ -178,6 +178,8 @@ TWO = "resources: {instance_count: 2, instance_type: Standard_ND96asr_v4, shm_si
         ("torchrun --nproc_per_node $GPUS", [("AML622", "torchrun")]),
         ("torchrun --nproc_per_node 8 --nnodes 2 --node_rank $AZUREML_CR_NODE_RANK", []),
         ("torchrun --nproc_per_node 8 --nnode=2", []),
+        ("torchrun --nproc_per_node 8 --nnodes 2 --master_addr $MASTER_ADDR", [("AML622", "torchrun")]),
+        ("torchrun --nproc_per_node 8 --nnodes 2 --rdzv_backend c10d --rdzv_endpoint $MASTER_ADDR:29500", []),
         ("torchrun $FLAGS", []),
         ("PET_NNODES=2 torchrun --nproc_per_node 8", []),
     ],
@@ -188,3 +190,27 @@ def test_a_launcher_that_is_not_told_of_the_other_machine_is_found(
 ) -> None:
     command = f"{launcher} train.py {DATA}"
     assert found(tmp_path, f"bash -c '{command}'" if nested else command, more=TWO) == expected
+
+
+SPREAD = f"distribution: {{type: pytorch, process_count_per_instance: 8}}\n{TWO}"
+
+
+@pytest.mark.parametrize(
+    ("before", "more", "expected"),
+    [
+        ("echo $NODE_RANKS &&", SPREAD, [("AML560", "NODE_RANKS")]),
+        ("echo ${MASTER_ADR} &&", SPREAD, [("AML560", "MASTER_ADR")]),
+        ("echo $NODE_RANK ${RANKS:-2} &&", SPREAD, []),
+        ("export NODE_RANKS=2 && echo $NODE_RANKS &&", SPREAD, []),
+        ("echo $NODE_RANKS &&", SPREAD + "environment_variables: {NODE_RANKS: two}\n", []),
+        ("pip install tqdm &", "", [("AML559", "&")]),
+        ("pip install tqdm & wait;", "", []),
+        ("pip install tqdm &> pip.log &&", "", []),
+        ("pip install tqdm 2>&1 &&", "", []),
+        ("nvidia-smi -l 60 &", "", []),
+    ],
+)
+def test_what_nothing_sets_or_waits_for_is_found(
+    tmp_path: Path, before: str, more: str, expected: list[tuple[str, str]]
+) -> None:
+    assert found(tmp_path, f"{before} {RIGHT}", more=more) == expected

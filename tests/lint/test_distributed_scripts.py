@@ -384,3 +384,110 @@ def test_variables_of_pytorch_that_something_sets_under_mpi(tmp_path: Path, scri
         'import os\n\n\ndef set_ranks():\n    os.environ["LOCAL_RANK"] = os.environ["OMPI_COMM_WORLD_LOCAL_RANK"]\n'
     )
     assert rules(tmp_path, script, MPI, {"ranks.py": module}, before=before) == []
+
+
+LAST = "    if dist.get_rank() == 0:\n        torch.save"
+INIT = 'dist.init_process_group("nccl")\n'
+SAMPLED = "DistributedSampler(data, shuffle=True"
+SAVED = 'torch.save(model.module.state_dict(), "outputs/model.pt")'
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        (INIT, 'dist.init_process_group("nccl", rank=int(os.environ["LOCAL_RANK"]), world_size=16)\n', "AML621"),
+        (INIT, 'dist.init_process_group("nccl", rank=2, world_size=16)\n', "AML621"),
+        (INIT, 'dist.init_process_group("nccl", world_size=torch.cuda.device_count())\n', "AML621"),
+        (LAST, "    if dist.get_rank() == 0:\n        dist.barrier()\n        torch.save", "AML621"),
+        (LAST, "    if local_rank == 0:\n        dist.all_reduce(loss)\n" + LAST, "AML621"),
+        (SAVED, SAVED + "\nrank = dist.get_rank()\nif rank != 0:\n    exit()\ndist.barrier()", "AML621"),
+        (SAMPLED, SAMPLED + ", num_replicas=torch.cuda.device_count(), rank=local_rank", "AML636"),
+        ("set_device(local_rank)", "set_device(0)", "AML633"),
+        ('local_rank = int(os.environ["LOCAL_RANK"])', "rank = dist.get_rank()\nlocal_rank = rank", "AML633"),
+    ],
+    ids=[
+        *("local_rank_for_rank", "one_rank", "gpus_for_world_size", "barrier_of_rank_0", "reduced_by_some"),
+        *("others_left", "divided_by_gpus", "gpu_0", "rank_by_another_name"),
+    ],
+)
+def test_a_call_that_suits_other_jobs_is_found(tmp_path: Path, old: str, new: str, expected: str) -> None:
+    assert old in RIGHT
+    found = rules(tmp_path, RIGHT.replace(old, new), shape=", instance_count: 2")
+    assert set(found) - {"AML635", "AML604"} == {expected}
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (INIT, 'dist.init_process_group("nccl", rank=int(os.environ["RANK"]), init_method="env://")\n'),
+        (LAST, "    if dist.get_rank() == 0:\n        dist.barrier()\n    else:\n        dist.barrier()\n" + LAST),
+        (
+            LAST,
+            "    if local_rank != 0:\n        dist.barrier()\n    if local_rank == 0:\n        dist.barrier()\n" + LAST,
+        ),
+        (LAST, "    if dist.get_rank() == 0:\n        dist.barrier(group=dist.new_group([0]))\n" + LAST),
+        (LAST, "    dist.barrier()\n" + LAST),
+        ("set_device(local_rank)", "set_device(dist.get_rank() % torch.cuda.device_count())"),
+        (
+            "torch.cuda.set_device(local_rank)",
+            "if dist.get_world_size() == 1:\n    torch.cuda.set_device(0)\ntorch.cuda.set_device(local_rank)",
+        ),
+        (
+            "torch.cuda.set_device(local_rank)",
+            'os.environ["CUDA_VISIBLE_DEVICES"] = os.environ["LOCAL_RANK"]\ntorch.cuda.set_device(0)',
+        ),
+    ],
+    ids=[
+        *("rank_of_all", "barrier_in_both", "barrier_around", "barrier_of_group", "barrier_of_all"),
+        *("rank_by_gpus", "gpu_0_alone", "gpu_made_visible"),
+    ],
+)
+def test_a_call_that_suits_the_job_is_left_alone(tmp_path: Path, old: str, new: str) -> None:
+    assert old in RIGHT
+    assert rules(tmp_path, RIGHT.replace(old, new), shape=", instance_count: 2") == []
+
+
+FSDP = RIGHT.replace(
+    "torch.nn.parallel import DistributedDataParallel as DDP",
+    "torch.distributed.fsdp import (\n    FullyShardedDataParallel as FSDP,\n)",
+)
+FSDP = FSDP.replace("DDP(torch.nn.Linear(1, 1).cuda(), device_ids=[local_rank])", "FSDP(torch.nn.Linear(1, 1).cuda())")
+GATHERED = LAST.replace("    if", "    state = model.state_dict()\n    if") + '(state, "outputs/model.pt")'
+
+
+def test_the_weights_of_a_sharded_model_are_gathered_by_all_processes(tmp_path: Path) -> None:
+    right, wrong = tmp_path / "right", tmp_path / "wrong"
+    right.mkdir()
+    wrong.mkdir()
+    assert rules(right, FSDP.replace("    if dist.get_rank() == 0:\n        " + SAVED, GATHERED)) == []
+    assert rules(wrong, FSDP.replace("model.module.state_dict", "model.state_dict")) == ["AML621"]
+
+
+HOROVOD = "import horovod.torch as hvd\n\nhvd.init()\nprint(hvd.rank())\n"
+MIRRORED = "import tensorflow as tf\n\nstrategy = tf.distribute.MirroredStrategy()\n"
+WORKERS = MIRRORED.replace("Mirrored", "MultiWorkerMirrored")
+OWN_WORKERS = WORKERS.replace("strategy", 'import os\n\nos.environ["TF_CONFIG"] = "{}"\nstrategy')
+TRAINER = "import lightning as L\n\ntrainer = L.Trainer(devices=8)\n"
+
+
+@pytest.mark.parametrize(
+    ("script", "distribution", "expected"),
+    [
+        (HOROVOD, EIGHT, ["AML634"]),
+        (HOROVOD, "{type: mpi, process_count_per_instance: 8}", []),
+        (MIRRORED, "{type: tensorflow, worker_count: 2}", ["AML634"]),
+        (WORKERS, "{type: tensorflow, worker_count: 2}", []),
+        (WORKERS, "{type: mpi}", ["AML634"]),
+        (OWN_WORKERS, "{type: mpi}", []),
+        (TRAINER, EIGHT, ["AML634"]),
+        (TRAINER.replace("=8", "=8, num_nodes=2"), EIGHT, []),
+    ],
+    ids=[
+        *("horovod_pytorch", "horovod_mpi", "mirrored_on_two", "workers", "workers_mpi", "workers_by_hand"),
+        *("trainer_of_one", "trainer_of_two"),
+    ],
+)
+def test_a_library_gets_the_distribution_that_it_reads(
+    tmp_path: Path, script: str, distribution: str, expected: list[str]
+) -> None:
+    assert rules(tmp_path, script, distribution, shape=", instance_count: 2") == expected

@@ -29,12 +29,19 @@ def rules(folder: Path, text: str) -> list[str]:
     [
         ("FROM python:3.12\nRUN pip install -r requirements.txt\n", ["AML420"]),
         ("FROM acme.azurecr.io/base:3\nRUN pip install -r requirements.txt\n", []),
+        ("FROM python:3.12\nRUN apt-get update && apt-get install -y git\nRUN pip install -r r.txt\n", ["AML420"]),
+        ("FROM python:3.12\nENV PATH=/opt/conda/bin:/usr/local/bin:/usr/bin:/bin\n", []),
+        ("FROM python:3.12\nENV PATH ${PATH}:/opt/tools/bin\n", []),
+        ("FROM python:3.12\nENV PYTHONPATH=/opt/tools\n", []),
         ("FROM python:3.12\nRUN cd /opt/app && pip install -r requirements.txt\n", []),
         ("FROM python:3.12\nRUN apt-get update && \\\n    git clone https://x.org/y\nRUN pip install -r y/r.txt\n", []),
         ("FROM python:3.12\nRUN apt-get update && apt-get install \\\n    -y vim\n", []),
         ("FROM python:3.12\nCOPY train.py \\\n    missing.py /app/\n", ["AML420"]),
     ],
-    ids=["nothing_copied", "own_image", "elsewhere", "cloned_on_a_second_line", "two_lines", "copied_on_a_second_line"],
+    ids=[
+        *("nothing_copied", "own_image", "git_installed", "whole_path", "longer_path", "other_path", "elsewhere"),
+        *("cloned_on_a_second_line", "two_lines", "copied_on_a_second_line"),
+    ],
 )
 def test_an_instruction_of_a_dockerfile_may_have_several_lines(
     tmp_path: Path, dockerfile: str, expected: list[str]

@@ -110,6 +110,8 @@ def test_a_name_is_judged_alike_where_the_component_is_linted_without_its_pipeli
         ("RUN conda activate train", "warning"),
         ("RUN source /opt/train/bin/activate && pip list", "warning"),
         ("RUN apt-get install -y git", "warning"),
+        ("ENV PATH=/opt/train/bin", "warning"),
+        ('ENV PATH "/opt/train/bin:/opt/tools"', "warning"),
         ("RUN cd /opt && export CUDA_HOME=/usr/local/cuda", "warning"),
         ("COPY requirements.txt requirements.txt /tmp/needs", "error"),
     ],
@@ -307,3 +309,25 @@ def test_the_script_that_azureml_imports_is_checked(
 def test_a_key_of_another_program_is_known_by_its_meaning(tmp_path: Path, text: str, meant: str) -> None:
     (tmp_path / "job.yaml").write_text(text, encoding="utf-8")
     assert [each.hint for each in lint([tmp_path]).diagnostics if each.rule == "AML101"] == [f"Did you mean '{meant}'?"]
+
+
+@pytest.mark.parametrize(
+    ("packages", "expected"),
+    [
+        ("[torch, transformers]", [("AML509", "warning", 4)]),
+        ("[torch, transformers, accelerate]", []),
+        ("[torch, transformers, peft]", []),
+        ("[torch, transformers==4.20.0]", []),
+        ("[torch, 'transformers[torch]']", []),
+    ],
+)
+def test_the_trainer_of_transformers_needs_accelerate(
+    packages: str, expected: list[tuple[str, str, int]], tmp_path: Path
+) -> None:
+    files = {
+        "job.yaml": "type: command\ncode: ./src\ncompute: azureml:gpus\ncommand: python train.py\nenvironment:\n"
+        "  image: mcr.microsoft.com/azureml/openmpi5.0-ubuntu24.04\n"
+        f"  conda_file: {{channels: [conda-forge], dependencies: [python=3.11, pip, {{pip: {packages}}}]}}\n",
+        "src/train.py": "from transformers import Trainer\n\nTrainer().train()\n",
+    }
+    assert found(tmp_path, files).get("job.yaml", []) == expected

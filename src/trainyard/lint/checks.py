@@ -38,6 +38,8 @@ Check = Callable[[Any, "LintContext"], Iterator[Diagnostic]]
 _Function = TypeVar("_Function", bound=Check)
 _Made = TypeVar("_Made")
 _NAMES_COMPONENT = re.compile(rb"\b(?:component|trial)\s*:\s*[\"']?(?:file:)?([^\s:\"',{}]+\.ya?ml)\b")
+DATA_OR_MODEL = "data or model"
+_KEYS_OF_COMPONENTS = frozenset({"command", "jobs", "task", "entry"})
 _READS_VARIABLES = regex("environ|getenv|AZUREML_|AZURE_ML_")
 
 CHECKS: dict[Subject, list[Check]] = {"file": [], "command": [], "pipeline": [], "placement": []}
@@ -231,13 +233,15 @@ class LintContext:
         return frozenset(name.text for root in self.computes.store.roots() if (name := root.get("name")) is not None)
 
     @cached_property
-    def conda_environments(self) -> Mapping[str, list[Node]]:
-        """The environments with a conda file that files of this repository define, by name, as far as read."""
-        found: dict[str, list[Node]] = {}
+    def assets_defined(self) -> Mapping[str, dict[str, list[Node]]]:
+        """The assets that files of this repository define, by kind and name, as far as they were read."""
+        found: dict[str, dict[str, list[Node]]] = {"environment": {}, "component": {}, DATA_OR_MODEL: {}}
+        files: set[Path] = set()
         for root in self.computes.store.roots():
-            name = root.get("name") if root.get("conda_file") is not None else None
-            if name is not None:
-                found.setdefault(name.text, []).append(root)
+            name, kind = root.find_text("name"), _kind(root)
+            if name is not None and kind and root.span.file not in files:
+                files.add(root.span.file)
+                found[kind].setdefault(name.text, []).append(root)
         return found
 
     def jobs_using(self, component: Component) -> Sequence[tuple[PipelineComponent, Job]]:
@@ -266,6 +270,14 @@ class LintContext:
             for pipeline in self.parsed.pipelines
             if pipeline.body is pipeline.reading.document.root
         }
+
+
+def _kind(root: Node) -> str:
+    if root.entries.keys() & {"image", "build", "conda_file"}:
+        return "environment"
+    if root.get("version") is not None and root.entries.keys() & _KEYS_OF_COMPONENTS:
+        return "component"
+    return DATA_OR_MODEL if root.get("path") is not None and root.get("type") is not None else ""
 
 
 def _kept(cache: dict[Hashable, Any], key: Hashable, make: Callable[[], _Made]) -> _Made:

@@ -281,7 +281,7 @@ class _Session:
         if is_aside and not are_many:
             by_schemas = aside(lambda: self._by_schemas(file.document for file in self._linted))
         context = LintContext(self.parsed, Computes(self._store, self._settings.computes), outside)
-        _ = context.names_defined, context.conda_environments  # of the files read, before checks read others
+        _ = context.names_defined, context.assets_defined  # of the files read, before checks read others
         subjects: list[_Subject] = [*self._linted, *self.parsed.commands, *self.parsed.pipelines]
 
         def by_rules(subject: _Subject) -> list[Diagnostic]:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
 
-from trainyard.lint.checks import LintContext, LintedFile, check, known_words
+from trainyard.lint.checks import DATA_OR_MODEL, LintContext, LintedFile, check, known_words
 from trainyard.lint.rules.data_paths import data_in
 from trainyard.project_files import root_of
 from trainyard.settings.regex import regex
@@ -67,13 +66,9 @@ def _components(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diag
 
 
 @check("file")
-def _of_parallel_jobs(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
+def _of_parallel_jobs_and_deployments(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
     for job in file.jobs_of("parallel"):
         yield from _judged(job.find("task", "environment"), "environment", context)
-
-
-@check("file")
-def _of_deployments(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
     if file.kind in ("online_deployment", "batch_deployment"):
         for what in ("environment", "model", "component"):
             yield from _judged(file.root.get(what), what, context, is_of_deployment=True)
@@ -115,7 +110,7 @@ def _data(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
     if file.kind in ("pipeline", "command_job", "sweep_job", "other_job"):
         for entry in (entry for job in file.jobs for entry in job.entries_of("inputs").values()):
             named = entry.value.get("path") if entry.value.is_mapping else entry.value
-            yield from _unknown(named, _DATA, context)
+            yield from _unknown(named, DATA_OR_MODEL, context)
 
 
 def _wrong_address(path: Node) -> Iterator[Diagnostic]:
@@ -250,16 +245,7 @@ def _form(node: Node, what: str) -> Iterator[Diagnostic]:
 
 
 _NAMED = regex(r"azureml:([A-Za-z0-9][\w.-]*)(?::([\w.-]+)|@latest)")
-_DATA = "data or model"
-_KEYS_OF_COMPONENTS = frozenset({"command", "jobs", "task", "entry"})
 _SHORTEST_NAME = 6
-
-
-class _Definition(NamedTuple):
-    """Where a file of the repository defines an asset, and as which version."""
-
-    name: Node
-    version: Node | None
 
 
 UNKNOWN_ASSET = Rule("AML422", "unknown-asset", "warning").explained(
@@ -283,41 +269,21 @@ def _unknown(reference: Node | None, what: str, context: LintContext) -> Iterato
     named = _NAMED.fullmatch(reference.text) if reference is not None and reference.is_text else None
     if reference is None or named is None:
         return
-    kind = _DATA if what == "model" else what
-    defined = context.cached("assets defined", lambda: _defined(context))[kind]
+    kind = DATA_OR_MODEL if what == "model" else what
+    defined = context.assets_defined[kind]
     found, name = defined.get(named[1]), named[1]
     if found is None and name not in context.names_defined and len(name) >= _SHORTEST_NAME:
         meant = misspelt_name(name, defined)
         if meant is not None:
             message = f"the repository defines no {kind} '{name}'"
-            related = [Related(defined[meant][0].name.span, f"'{meant}' is defined here")]
+            related = [Related(defined[meant][0].entries["name"].value.span, f"'{meant}' is defined here")]
             yield UNKNOWN_ASSET.at(reference.span, message, f"Did you mean '{meant}'?", related)
-    elif found is not None and len(found) == 1 and found[0].version is not None:
-        own, asked = found[0].version, named[2] or ""
-        if own.text.isdecimal() and asked.isdecimal() and int(asked) > int(own.text):
+    elif found is not None and len(found) == 1:
+        own, asked = found[0].get("version"), named[2] or ""
+        if own is not None and own.text.isdecimal() and asked.isdecimal() and int(asked) > int(own.text):
             message = f"the repository defines version {own.text} of '{name}', not {asked}"
             related = [Related(own.span, "its version is set here")]
             yield UNKNOWN_ASSET.at(reference.span, message, "Raise one, or lower the other.", related, severity="info")
-
-
-def _defined(context: LintContext) -> Mapping[str, dict[str, list[_Definition]]]:
-    """What files define, by kind and name, as far as they were read."""
-    found: dict[str, dict[str, list[_Definition]]] = {"environment": {}, "component": {}, _DATA: {}}
-    files: set[Path] = set()
-    for root in context.computes.store.roots():
-        name, kind = root.find_text("name"), _kind(root)
-        if name is not None and kind and root.span.file not in files:
-            files.add(root.span.file)
-            found[kind].setdefault(name.text, []).append(_Definition(name, root.get("version")))
-    return found
-
-
-def _kind(root: Node) -> str:
-    if root.entries.keys() & {"image", "build", "conda_file"}:
-        return "environment"
-    if root.get("version") is not None and root.entries.keys() & _KEYS_OF_COMPONENTS:
-        return "component"
-    return _DATA if root.get("path") is not None and root.get("type") is not None else ""
 
 
 @check("file")

@@ -60,7 +60,8 @@ inputs:
 
 
 @check("command")
-def _legacy_binding(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
+def _not_substituted(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
+    """Bindings of other forms, and signs too few or too many before those of Azure ML."""
     if not _segments(command.text):
         return
     is_root_job = command.is_root and not command.is_component
@@ -72,20 +73,10 @@ def _legacy_binding(command: ParsedCommand, context: LintContext) -> Iterator[Di
         message = f"Azure ML does not substitute '{match[0]}'"
         fix = right if command.text[end : end + 1] != "}" else None  # never a third brace
         yield LEGACY_BINDING.at(command.span(start, end), message, f"Write {right}.", replacement=fix)
-
-
-@check("command")
-def _brackets_without_dollar(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
-    if not _segments(command.text):
-        return
     for match in _BRACKETS_WITHOUT_DOLLAR.finditer(command.text):
         message = f"'{match[0]}' does not start an optional part: that is '$[['"
         yield MALFORMED_EXPRESSION.at(command.span(*match.span()), message, "Write $[[ … ]].")
-
-
-@check("command")
-def _second_dollar(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
-    for match in _SECOND_DOLLAR.finditer(command.text) if _segments(command.text) else ():
+    for match in _SECOND_DOLLAR.finditer(command.text):
         message = "a binding begins with one '$'; the first of these two stays in the command, before the value"
         yield MALFORMED_EXPRESSION.at(command.span(*match.span()), message, "Remove it.", replacement="")
 

@@ -26,6 +26,9 @@ print(parser.parse_args())
 """
 _FLAG_WITHOUT_BLANK = regex(r"(?:\.py|\}\})(?=--[A-Za-z])")
 _IN_BACKGROUND = regex(r"(?<![&>|])&(?=\s*\Z)")
+_INSTALLS_IN_BACKGROUND = regex(
+    r"\b(?:pip3?|conda|mamba|apt-get)\s+(?:-y\s+)?install\b[^&|;\n]*(?<!>)(&)(?![&>\d])(?=\s*\S)"
+)
 _WAITS = regex(r"\bwait\b")
 
 
@@ -88,9 +91,9 @@ def _missing_blank(command: ParsedCommand, context: LintContext) -> Iterator[Dia
 
 
 LEFT_IN_BACKGROUND = Rule("AML559", "left-in-background", "warning").explained(
-    summary="The command ends with `&`, so that nothing waits for its last script.",
-    why="The job ends when the shell does, which is at once; the program is ended with it, and the job counts as "
-    "completed.",
+    summary="Nothing waits for a program behind which there is a single `&`.",
+    why="At the end of the command, the job ends when the shell does, which is at once; the program is ended with it, "
+    "and the job counts as completed. Behind `pip install`, the next program starts before the packages are there.",
     example="""\
 @command train ./src
 command: python train.py --epochs 3‹ ‸&⇒›
@@ -102,8 +105,11 @@ command: python train.py --epochs 3‹ ‸&⇒›
 @check("command")
 def _left_in_background(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
     match, calls = _IN_BACKGROUND.search(command.text), list(python_calls(command.text))
-    if match is None or not calls or _WAITS.search(command.text):
+    if not calls or _WAITS.search(command.text):
         return
-    if calls[-1].script.start >= simple_commands(command.text)[-1][0].start:
+    for installs in _INSTALLS_IN_BACKGROUND.finditer(command.text):
+        message = "nothing waits for this installation: what follows it starts at once"
+        yield LEFT_IN_BACKGROUND.at(command.span(*installs.span(1)), message, "Write &&.")
+    if match is not None and calls[-1].script.start >= simple_commands(command.text)[-1][0].start:
         message = "the job ends at once, and this program with it"
         yield LEFT_IN_BACKGROUND.at(command.span(*match.span()), message, "Remove the &, or end with `wait`.")

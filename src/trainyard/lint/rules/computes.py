@@ -87,13 +87,20 @@ def _form(node: Node) -> Iterator[Diagnostic]:
 
 
 @check("file")
-def _idle_minutes(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
-    """A time to wait of less than a minute, which is meant in minutes."""
-    idle = file.root.get("idle_time_before_scale_down") if file.kind == "compute" else None
+def _settings_of_compute(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
+    """A time to wait of less than a minute, which is meant in minutes, and a size that nobody chose."""
+    root = file.root
+    if file.kind != "compute":
+        return
+    idle, kind = root.get("idle_time_before_scale_down"), root.get("type")
     seconds = whole_number(idle.data) if idle is not None else None
     if idle is not None and seconds is not None and 0 < seconds < _SHORTEST_IDLE:
         message = f"idle machines are given back after {seconds} seconds, before the next job of a pipeline starts"
         yield OUT_OF_BOUNDS.at(idle.span, message, f"Write {seconds * 60}, if these are minutes.", severity="warning")
+    has_size = any("size" in name for name in root.entries)  # a misspelt one is reported as that
+    if kind is not None and kind.text.lower() in ("amlcompute", "computeinstance") and not has_size:
+        message = f"there is no 'size', and Azure ML's client takes {_DEFAULT_SIZE}"
+        yield MISSING_KEY.at(root.key_span("type"), message, f"Write `size: {_DEFAULT_SIZE}`.", severity="info")
 
 
 @check("file")
@@ -105,17 +112,6 @@ def _location(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
     if location is not None and name:
         message = f"Azure has no location '{shorten(location.text)}'"
         yield from NOT_A_CHOICE.misspelt(location.span, name, _LOCATIONS, message, "warning")
-
-
-@check("file")
-def _size_by_default(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
-    """A cluster or machine whose size nobody chose."""
-    root = file.root
-    kind = root.get("type") if file.kind == "compute" else None
-    has_size = any("size" in name for name in root.entries)  # a misspelt one is reported as that
-    if kind is not None and kind.text.lower() in ("amlcompute", "computeinstance") and not has_size:
-        message = f"there is no 'size', and Azure ML's client takes {_DEFAULT_SIZE}"
-        yield MISSING_KEY.at(root.key_span("type"), message, f"Write `size: {_DEFAULT_SIZE}`.", severity="info")
 
 
 UNKNOWN_COMPUTE = Rule("AML413", "unknown-compute", "warning").explained(

@@ -79,7 +79,6 @@ def _pins_conflict(file: LintedFile, context: LintContext) -> Iterator[Diagnosti
     for conda in _conda_files(file, context):
         yield from _not_a_list(conda)
         yield from _misspelt_keys(conda)
-        yield from _misspelt_installer(conda)
         pins = dict(_pins(conda))
         packages = list(packages_of(conda))
         for package in packages:
@@ -114,7 +113,7 @@ def _not_a_list(conda: Node) -> Iterator[Diagnostic]:
 
 
 def _misspelt_keys(conda: Node) -> Iterator[Diagnostic]:
-    """Keys that conda does not know, and that are close to one that it needs."""
+    """Keys that conda does not know, and that are close to one that it needs; `- pips:` among the dependencies."""
     pip = conda.entries.get("pip")
     if pip is not None:
         message = "conda ignores 'pip' at this place: what pip installs is an item of the dependencies"
@@ -124,10 +123,6 @@ def _misspelt_keys(conda: Node) -> Iterator[Diagnostic]:
         if name not in _CONDA_KEYS and meant is not None:
             message = f"conda does not know the key '{shorten(name)}', and ignores what is beneath it"
             yield PINS_CONFLICT.at(entry.key.span, message, f"Write {meant}.", replacement=meant)
-
-
-def _misspelt_installer(conda: Node) -> Iterator[Diagnostic]:
-    """`- pips:` among the dependencies, which conda does not know."""
     for item in conda.items_of("dependencies"):
         for name, entry in item.entries.items():
             if name != "pip" and (name.lower() == "pip" or one_slip_from(name.lower(), frozenset({"pip"}))):
@@ -146,26 +141,23 @@ def _not_uploaded(package: CondaPackage) -> Iterator[Diagnostic]:
 
 def _not_a_requirement(package: CondaPackage) -> Iterator[Diagnostic]:
     """A requirement that conda or pip cannot read."""
-    text = package.node.text
+    text, with_pip = package.node.text, package.with_pip
+    shown, hint = f"'{shorten(text)}'", ""
     if _JOINED_LINES.fullmatch(text) is not None:
-        message = f"'{shorten(text)}' is one text to YAML: what is beneath a line without ':' continues it"
-        yield PINS_CONFLICT.at(package.node.span, message, "Write '- pip:' above the packages that pip installs.")
-        return
-    if package.with_pip and _SEVERAL.match(text) is not None:
-        message = f"'{shorten(text)}' is one text: pip cannot read several packages in it"
-        yield PINS_CONFLICT.at(package.node.span, message, "Write each on a line of its own, after a hyphen.")
-        return
-    reversed_sign, single = _REVERSED.match(text), _SINGLE.match(text) if package.with_pip else None
-    if package.with_pip and _NO_REQUIREMENT.fullmatch(text) is not None:
-        message = f"pip cannot read '{shorten(text)}'"
-        yield PINS_CONFLICT.at(package.node.span, message, "Write NAME==VERSION, or another comparison.")
-    elif reversed_sign is not None:
-        right = text.replace(reversed_sign[1], reversed_sign[1][::-1], 1)
-        message = f"'{shorten(text)}' cannot be installed: there is no comparison '{reversed_sign[1]}'"
-        yield PINS_CONFLICT.at(package.node.span, message, f"Write {right}.")
-    elif single is not None:
-        message = f"'{shorten(text)}' cannot be installed: pip pins with '=='"
-        yield PINS_CONFLICT.at(package.node.span, message, f"Write {single[1]}=={single[2]}.")
+        message = f"{shown} is one text to YAML: what is beneath a line without ':' continues it"
+        hint = "Write '- pip:' above the packages that pip installs."
+    elif with_pip and _SEVERAL.match(text) is not None:
+        message = f"{shown} is one text: pip cannot read several packages in it"
+        hint = "Write each on a line of its own, after a hyphen."
+    elif with_pip and _NO_REQUIREMENT.fullmatch(text) is not None:
+        message, hint = f"pip cannot read {shown}", "Write NAME==VERSION, or another comparison."
+    elif (sign := _REVERSED.match(text)) is not None:
+        message = f"{shown} cannot be installed: there is no comparison '{sign[1]}'"
+        hint = f"Write {text.replace(sign[1], sign[1][::-1], 1)}."
+    elif with_pip and (single := _SINGLE.match(text)) is not None:
+        message, hint = f"{shown} cannot be installed: pip pins with '=='", f"Write {single[1]}=={single[2]}."
+    if hint:
+        yield PINS_CONFLICT.at(package.node.span, message, hint)
 
 
 def _other_name(package: CondaPackage) -> Iterator[Diagnostic]:

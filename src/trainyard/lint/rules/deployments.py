@@ -36,9 +36,11 @@ auth_mode: key
 
 @check("file")
 def _endpoint_traffic(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
+    root = file.root
+    if file.kind in ("online_endpoint", "batch_endpoint"):
+        yield from _unknown_deployments(root, context)
     if file.kind != "online_endpoint":
         return
-    root = file.root
     traffic, mirrored = root.entries_of("traffic"), root.entries_of("mirror_traffic")
     shares = [whole_number(entry.value.data) for entry in traffic.values()]
     if shares and None not in shares and (total := sum(share or 0 for share in shares)) not in (0, 100):
@@ -54,7 +56,6 @@ def _endpoint_traffic(file: LintedFile, context: LintContext) -> Iterator[Diagno
         if own is not None and whole_number(own.value.data) not in (0, None) and share:
             message = f"'{shorten(name)}' gets traffic of its own, and cannot be mirrored to as well"
             yield ENDPOINT_TRAFFIC.at(entry.key.span, message, severity="warning")
-    yield from _unknown_deployments(root, context)
 
 
 def _unknown_deployments(endpoint: Node, context: LintContext) -> Iterator[Diagnostic]:
@@ -74,12 +75,6 @@ def _unknown_deployments(endpoint: Node, context: LintContext) -> Iterator[Diagn
                 related = [Related(known[meant].span, f"'{meant}' is defined here")]
                 message = f"the repository has no deployment '{shorten(used)}' of this endpoint"
                 yield ENDPOINT_TRAFFIC.at(node.span, message, f"Did you mean '{meant}'?", related, severity="warning")
-
-
-@check("file")
-def _batch_default(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
-    if file.kind == "batch_endpoint":
-        yield from _unknown_deployments(file.root, context)
 
 
 DEPLOYMENT_CONTRADICTION = Rule("AML330", "deployment-contradiction", "error").explained(

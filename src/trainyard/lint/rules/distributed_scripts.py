@@ -9,7 +9,6 @@ import ast
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -37,7 +36,6 @@ _NOT_TRAINING = regex(r"val|test|eval|dev|pred|infer", re.IGNORECASE)
 _MOVES = ("cuda", "to")
 _CHOOSE_DEVICES = frozenset({"set_device", "set_default_device", "device_ids"})
 _OF_MPI = "OMPI_COMM_WORLD_"
-_RANK_OF_ALL = regex(r"(?:\w+\.){0,3}get_rank\(\)|int\(os\.(?:environ\[|environ\.get\(|getenv\()'RANK'[^()]*[\])]{1,2}")
 _JOB = """\
 @command - ./src
 command: python ‸train.py
@@ -64,6 +62,7 @@ class _Script(NamedTuple):
     called: CalledScript
     syntax: Syntax
     names: frozenset[str]
+    processes: int = 0
 
     def found(self, rule: Rule, place: ast.AST, message: str, hint: str, said: str) -> Diagnostic:
         """Return a finding at the script's name, with its line."""
@@ -91,7 +90,7 @@ def _distributed_scripts(placement: Placement, context: LintContext) -> Iterator
         yield from _sampler_without_epoch(script)
         yield from _shuffle_beside_sampler(script)
         yield from _one_gpu_for_all(script, placement)
-        yield from _processes_apart(script, placement)
+        yield from _processes_apart(script)
         yield from _saved_by_every_process(script)
         yield from _no_sampler(script)
         yield from _batch_means_averaged(script)
@@ -109,7 +108,7 @@ def _scripts(placement: Placement, context: LintContext) -> Iterator[_Script]:
     for called, file, syntax in context.scripts_of(command):
         script = context.cached(("distributed script", file), partial(_read, called, file, syntax))
         if script is not None:
-            yield script._replace(command=command.text, called=called)
+            yield script._replace(command=command.text, called=called, processes=nodes * processes)
 
 
 def _read(called: CalledScript, file: Path, syntax: Syntax) -> _Script | None:
@@ -231,27 +230,7 @@ def _one_gpu_for_all(script: _Script, placement: Placement) -> Iterator[Diagnost
         return
     if any("CUDA_VISIBLE_DEVICES" in text for text in (script.command, *script.names)):
         return
-    yield from chain(_rank_for_a_gpu(script, placement), _same_device(script, placement))
-    wrapped = [(call, _only_number(keyword(call, "device_ids"))) for call in script.calls(_DDP)]
-    # One for the case of a single process may stand beside another.
-    if not wrapped or any(number is None for _, number in wrapped):
-        return
-    call, number = wrapped[0]
-    message = f"each of the {placement.processes_per_node} processes of a machine trains on GPU {number}"
-    hint = 'Write device_ids=[int(os.environ["LOCAL_RANK"])].'
-    yield script.found(ONE_GPU_FOR_ALL, call, message, hint, "the GPU is chosen here")
-
-
-def _rank_for_a_gpu(script: _Script, placement: Placement) -> Iterator[Diagnostic]:
-    """The rank among all processes for the number of a GPU, which machines after the first do not have."""
-    given = [call.args for call in script.calls(frozenset({"torch.cuda.set_device"}))]
-    given += [ids.elts for call in script.calls(_DDP) if isinstance(ids := keyword(call, "device_ids"), ast.List)]
-    for value in (values[0] for values in given if values and placement.nodes not in (None, 1)):
-        if all(_RANK_OF_ALL.fullmatch(ast.unparse(each)) for each in script.values(value)):
-            message = f"{script.called.name} takes its rank among all processes for the number of a GPU of its machine"
-            hint = 'Use int(os.environ["LOCAL_RANK"]).'
-            yield script.found(ONE_GPU_FOR_ALL, value, message, hint, "the GPU is chosen here")
-            return
+    yield from _same_device(script, placement)
 
 
 def _same_device(script: _Script, placement: Placement) -> Iterator[Diagnostic]:
@@ -287,17 +266,11 @@ def _is_constant(value: ast.expr) -> bool:
     return isinstance(value, ast.Constant)
 
 
-def _only_number(devices: ast.expr | None) -> int | None:
-    """The number in a list that consists of it; None for anything else."""
-    number = constant(devices.elts[0]) if isinstance(devices, ast.List) and len(devices.elts) == 1 else None
-    return number if type(number) is int else None
-
-
 PROCESSES_APART = Rule("AML634", "processes-apart", "warning").explained(
-    summary="A job of several processes runs a script with DataParallel, which never connects them.",
-    why="DataParallel is for one process with all GPUs of a machine: each process trains the whole model by itself, on "
-    "the same GPUs. Use DistributedDataParallel (docs/coming-from/data_parallel.md), or one process without a "
-    "`distribution`.",
+    summary="The processes of a job are never connected: each trains the whole model by itself.",
+    why="DataParallel is for one process with all GPUs of a machine: use DistributedDataParallel "
+    "(docs/coming-from/data_parallel.md), or one process without a `distribution`. Horovod needs `type: mpi`, "
+    "TensorFlow's MultiWorkerMirroredStrategy `type: tensorflow`, and Lightning's Trainer `num_nodes`.",
     example="""\
 @command - ./src
 command: python ‸train.py
@@ -313,14 +286,13 @@ model(torch.ones(2, 2)).sum().backward()
 _JOINS: list[str] = known_words("joins_processes")
 
 
-def _processes_apart(script: _Script, placement: Placement) -> Iterator[Diagnostic]:
+def _processes_apart(script: _Script) -> Iterator[Diagnostic]:
     if "backward" not in script.names or any(join in name for name in script.names for join in _JOINS):
         return
     for call in script.calls(_DATA_PARALLEL):
-        assert placement.nodes is not None
-        assert placement.processes_per_node is not None
-        count = placement.nodes * placement.processes_per_node
-        message = f"each of the {count} processes trains the whole model by itself: {script.called.name} uses"
+        message = (
+            f"each of the {script.processes} processes trains the whole model by itself: {script.called.name} uses"
+        )
         hint = "Use DistributedDataParallel, or remove the distribution for one process with all GPUs."
         said = "DataParallel is for one process"
         yield script.found(PROCESSES_APART, call, f"{message} DataParallel and creates no process group", hint, said)
@@ -369,7 +341,7 @@ def _some_processes_leave(syntax: Syntax) -> bool:
 
 
 NO_SAMPLER = Rule("AML636", "no-sampler", "warning").explained(
-    summary="Every process trains on all of the data.",
+    summary="Every process, or every machine, trains on all of the data.",
     why="Without a DistributedSampler each process takes all samples, in an order of its own: an epoch is as many "
     "times as long as there are processes, and no faster than on one. Not reported if anything in the script or its "
     "modules divides data, such as a sampler of another kind, an IterableDataset or a slice by rank, or if it asks for "

@@ -14,16 +14,20 @@ from trainyard.project_files import names_in, read_text
 from trainyard.settings.regex import regex
 from trainyard.settings.suggestions import close_match, one_slip_from, only_close
 from trainyard.spec.diagnostic import Diagnostic, Span
-from trainyard.spec.documents import Node, shorten
+from trainyard.spec.documents import shorten
 from trainyard.spec.rule import Rule
 from trainyard.spec.shell_lexer import simple_commands
 
 _REGISTRIES = frozenset(("mcr.microsoft.com", "docker.io", "nvcr.io", "ghcr.io", "gcr.io", "quay.io", "public.ecr.aws"))
 _INSTRUCTIONS: list[str] = known_words("dockerfile")
 _VERBS: dict[str, list[str]] = known_words("package_managers")
-_MAKES_FILES = regex(r"\b(?:git|curl|wget|tee|cp|mv|cat|tar|unzip|pip-compile|poetry|uv)\b|>")
+_MAKES_FILES = regex(
+    r"\b(?:git[ \t]+(?:clone|pull|checkout)|curl|wget|tee|cp|mv|cat|tar|unzip|pip-compile|poetry|uv)\b|>"
+)
 _STARTS_BASH = regex(r"\b(?:bash|bashrc|zsh|conda\.sh|hook)\b")
 _PLAIN_NAME = regex(r"(?:\./)?[\w-][\w./-]*")
+# Neither the PATH that the image has nor the folders of its programs.
+_NEW_PATH = regex(r"\s*PATH[ =]\"?(?!\S*\$)(?!(?:\S*:)?(?:/usr)?/bin\b)(/[^\s\"]*)")
 _INSTRUCTION = regex(r"([A-Za-z]+)(?=\s|$)")
 
 
@@ -45,25 +49,24 @@ environment:
 def _image_name(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
     for environment in file.environments:
         image = environment.find_text("image")
-        if image is not None and not set(image.text) & set("${< "):
-            yield from _name(image)
-
-
-def _name(image: Node) -> Iterator[Diagnostic]:
-    name, slash, rest = image.text.partition("@")[0].partition("/")
-    is_host = bool(slash) and ("." in name or ":" in name or name == "localhost")
-    path = (rest if is_host else f"{name}{slash}{rest}").rpartition("/")
-    lowered = f"{path[0]}{path[1]}{path[2].split(':')[0]}"
-    meant = one_slip_from(name.lower(), _REGISTRIES) if is_host and name.lower() not in _REGISTRIES else None
-    if path[2].count(":") > 1:
-        message = f"an image has one tag, and '{shorten(path[2])}' has {path[2].count(':')}"
-        yield IMAGE_NAME.at(image.span, message, "Remove one of them.")
-    elif lowered != lowered.lower():
-        right = image.text.replace(lowered, lowered.lower())
-        message = f"an image's name has no capitals: '{shorten(lowered)}'"
-        yield IMAGE_NAME.at(image.span, message, f"Write {shorten(right)}.")
-    elif meant is not None:
-        yield IMAGE_NAME.at(image.span, f"unknown registry '{name}'", f"Did you mean '{meant}'?", severity="warning")
+        if image is None or set(image.text) & set("${< "):
+            continue
+        name, slash, rest = image.text.partition("@")[0].partition("/")
+        is_host = bool(slash) and ("." in name or ":" in name or name == "localhost")
+        path = (rest if is_host else f"{name}{slash}{rest}").rpartition("/")
+        lowered = f"{path[0]}{path[1]}{path[2].split(':')[0]}"
+        meant = one_slip_from(name.lower(), _REGISTRIES) if is_host and name.lower() not in _REGISTRIES else None
+        if path[2].count(":") > 1:
+            message = f"an image has one tag, and '{shorten(path[2])}' has {path[2].count(':')}"
+            yield IMAGE_NAME.at(image.span, message, "Remove one of them.")
+        elif lowered != lowered.lower():
+            right = image.text.replace(lowered, lowered.lower())
+            message = f"an image's name has no capitals: '{shorten(lowered)}'"
+            yield IMAGE_NAME.at(image.span, message, f"Write {shorten(right)}.")
+        elif meant is not None:
+            yield IMAGE_NAME.at(
+                image.span, f"unknown registry '{name}'", f"Did you mean '{meant}'?", severity="warning"
+            )
 
 
 class _Line(NamedTuple):
@@ -144,6 +147,10 @@ def _instruction(line: _Line) -> Iterator[Diagnostic]:
     words = line.rest.split()
     if line.word.upper() == "ENV" and words[1:2] == ["="]:
         yield DOCKERFILE.at(line.span, f"ENV sets {words[0]} to a string that begins with '= '", "Remove the spaces.")
+    path = _NEW_PATH.match(line.rest) if line.word.upper() == "ENV" else None
+    if path is not None:
+        message = f"PATH is {shorten(path[1])} alone from here: no command of the image is found"
+        yield DOCKERFILE.at(line.span, message, f"Write PATH={shorten(path[1])}:$PATH.", severity="warning")
 
 
 def _without_an_image(lines: Sequence[_Line]) -> Iterator[Diagnostic]:

@@ -155,21 +155,19 @@ def _mini_batches(file: LintedFile, context: LintContext) -> Iterator[Diagnostic
             span = step.node.key_span("task")
             yield MISSING_KEY.at(span, message, "Write `entry_script: score.py`.", severity="warning")
         yield from _appends(step)
+        if step.script is not None and not context.reads_variables(step.script):
+            yield from _unused_inputs(step)
 
 
-@check("file")
-def _unused_inputs(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
+def _unused_inputs(step: ScriptStep) -> Iterator[Diagnostic]:
     """Inputs that a parallel step neither splits nor passes to its script."""
-    for step in _steps(file):
-        if step.script is None or context.reads_variables(step.script):
-            continue
-        settings = [entry.value.data for key, entry in step.node.entries.items() if key not in ("inputs", "outputs")]
-        used = {binding.name_in("inputs") for binding in bindings_of_value(settings)}
-        for name, entry in step.node.entries_of("inputs").items():
-            if name not in used and not only_orders(name, entry.value.word("description")):
-                message = f"the step neither splits the input '{name}' nor passes it to the script"
-                hint = f"Put ${{{{inputs.{name}}}}} into 'program_arguments', or remove '{name}'."
-                yield UNUSED_INPUT.at(entry.key.span, message, hint)
+    settings = [entry.value.data for key, entry in step.node.entries.items() if key not in ("inputs", "outputs")]
+    used = {binding.name_in("inputs") for binding in bindings_of_value(settings)}
+    for name, entry in step.node.entries_of("inputs").items():
+        if name not in used and not only_orders(name, entry.value.word("description")):
+            message = f"the step neither splits the input '{name}' nor passes it to the script"
+            hint = f"Put ${{{{inputs.{name}}}}} into 'program_arguments', or remove '{name}'."
+            yield UNUSED_INPUT.at(entry.key.span, message, hint)
 
 
 def _appends(step: ScriptStep) -> Iterator[Diagnostic]:

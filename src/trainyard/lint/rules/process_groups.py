@@ -17,7 +17,7 @@ from trainyard.lint.scripts.flags import ScriptFlags
 from trainyard.lint.scripts.syntax import Syntax, constant, dotted, keyword, line_of, walk
 from trainyard.settings.regex import regex
 from trainyard.settings.suggestions import only_close, slips
-from trainyard.spec.diagnostic import Diagnostic, Span
+from trainyard.spec.diagnostic import Diagnostic, Severity
 from trainyard.spec.distributions import Mpi, PyTorch
 from trainyard.spec.expressions import name_bound
 from trainyard.spec.parsed import ParsedCommand
@@ -30,7 +30,7 @@ _BACKENDS = ("nccl", "gloo", "mpi", "ucc", "xccl", "hccl")
 # All families with GPUs begin with N: https://learn.microsoft.com/azure/virtual-machines/sizes/overview
 _CPU_FAMILY = regex(r"Standard_[A-MO-Z]+\d", re.IGNORECASE)
 _OWN_MACHINE = ("localhost", "127.0.0.1")
-_FIXED_ADDRESS = regex(r"tcp://(localhost|\d+\.\d+\.\d+\.\d+)(?=[:/]|$)")
+_SETS_OWN_ADDRESS = regex(r"(?:os\.)?environ\['MASTER_ADDR'\] = '(?:localhost|127\.0\.0\.1)'")
 _JOIN = "torch.distributed.init_process_group"
 _CONDITIONS = (ast.If, ast.Try, ast.IfExp, ast.ExceptHandler, ast.BoolOp, ast.While)
 OF_RANK = regex(r"rank|master|main|primary|chief|getpid|uuid", re.IGNORECASE)
@@ -41,7 +41,8 @@ PROCESS_GROUP = Rule("AML621", "process-group", "error").explained(
     summary="A script creates its process group in a way that cannot work on the machines of the job.",
     why="NCCL needs a GPU for each process; on machines without one, use gloo. With a rank or an address of its own "
     "in the script, every process is the same one or waits for itself: Azure ML sets RANK, WORLD_SIZE and MASTER_ADDR, "
-    "not with `type: mpi`, and under no other name (a warning). Code under a condition is not checked.",
+    "not with `type: mpi`, and under no other name (a warning). What all processes call together, such as `barrier()`, "
+    "waits forever where rank 0 alone calls it. Other code under a condition is not checked.",
     example="""\
 @command - ./src
 command: python ‸train.py
@@ -60,13 +61,24 @@ def _process_group(placement: Placement, context: LintContext) -> Iterator[Diagn
     distribution, command = placement.distribution, context.command_of(placement.component)
     if not isinstance(distribution, PyTorch) or command is None:
         return
+    sku = placement.sku
+    has_gpu = bool(sku.gpu_count) if sku is not None else _CPU_FAMILY.match(placement.size) is None
     for called, file, syntax in context.scripts_of(command):
         joins = [call for call in syntax.calls if dotted(call.func, syntax.imported) == _JOIN]
         on_condition = conditional(syntax) if joins else set()
         for call in joins:
-            if id(call) not in on_condition:
-                backend = _backend(call, called, syntax, context.flags_of(file, called.root), placement)
-                yield from _joined(call, backend, called, file, placement)
+            if id(call) in on_condition:
+                continue
+            backend = _backend(call, called, syntax, context.flags_of(file, called.root), placement)
+            here = line_of(file, call, "the process group is created here")
+            name = str(backend).lower()
+            meant = next((known for known in _BACKENDS[:2] if slips(name, known) == 1), None)
+            if isinstance(backend, str) and name not in _BACKENDS and meant is not None:
+                message = f"{called.name} asks for the backend '{backend}', which PyTorch does not have"
+                yield PROCESS_GROUP.at(called.place, message, f"Did you mean '{meant}'?", [here])
+            elif backend in ("nccl", "NCCL") and not has_gpu:
+                message = f"{called.name} creates its process group with NCCL, and {placement.size} has no GPU"
+                yield PROCESS_GROUP.at(called.place, message, "Use gloo.", [here, *machine_related(placement)])
         yield from _own_address(syntax, called, file, placement)
 
 
@@ -117,53 +129,22 @@ def _backend(
     return value.text if value is not None else given
 
 
-def _joined(
-    call: ast.Call, backend: object, called: CalledScript, file: Path, placement: Placement
-) -> Iterator[Diagnostic]:
-    here = line_of(file, call, "the process group is created here")
-    sku = placement.sku
-    has_gpu = bool(sku.gpu_count) if sku is not None else _CPU_FAMILY.match(placement.size) is None
-    if isinstance(backend, str) and backend.lower() not in _BACKENDS:
-        meant = next((known for known in _BACKENDS[:2] if slips(backend.lower(), known) == 1), None)
-        if meant is not None:
-            message = f"{called.name} asks for the backend '{backend}', which PyTorch does not have"
-            yield PROCESS_GROUP.at(called.place, message, f"Did you mean '{meant}'?", [here])
-    elif backend in ("nccl", "NCCL") and not has_gpu:
-        message = f"{called.name} creates its process group with NCCL, and {placement.size} has no GPU"
-        yield PROCESS_GROUP.at(called.place, message, "Use gloo.", [here, *machine_related(placement)])
-    nodes, per_node = placement.nodes, placement.processes_per_node
-    address = constant(keyword(call, "init_method"))
-    host = _FIXED_ADDRESS.match(address) if isinstance(address, str) else None
-    if host is not None and nodes is not None and nodes > 1:
-        message = f"{called.name} runs on {nodes} machines, and each of them looks for the others at {host[1]}"
-        hint = "Leave out init_method: Azure ML sets MASTER_ADDR and MASTER_PORT, which init_process_group reads."
-        yield PROCESS_GROUP.at(called.place, message, hint, [here])
-    rank = constant(keyword(call, "rank"))
-    if type(rank) is int and nodes is not None and per_node is not None and nodes * per_node > 1:
-        message = f"each of the {nodes * per_node} processes of {called.name} joins as rank {rank}"
-        hint = "Leave out rank and world_size: Azure ML sets them in the environment."
-        yield PROCESS_GROUP.at(called.place, message, hint, [here])
-
-
 def _own_address(syntax: Syntax, called: CalledScript, file: Path, placement: Placement) -> Iterator[Diagnostic]:
     """`os.environ["MASTER_ADDR"] = "localhost"` at the top of a script that runs on several machines."""
     if placement.nodes is None or placement.nodes < 2:
         return
     for node in syntax.body:
-        target = node.targets[0] if isinstance(node, ast.Assign) else None
-        if not isinstance(node, ast.Assign) or not isinstance(target, ast.Subscript):
-            continue
-        is_address = dotted(target.value, syntax.imported) == "os.environ" and constant(target.slice) == "MASTER_ADDR"
-        if is_address and constant(node.value) in _OWN_MACHINE:
+        if isinstance(node, ast.Assign) and _SETS_OWN_ADDRESS.fullmatch(ast.unparse(node)):
             message = f"{called.name} runs on {placement.nodes} machines, and each waits for itself as MASTER_ADDR"
             here = line_of(file, node, "the address is overwritten here")
             yield PROCESS_GROUP.at(called.place, message, "Remove it: Azure ML sets MASTER_ADDR.", [here])
 
 
+_OF_RANKS = ("node_rank", "rdzv_backend", "rdzv_endpoint", "rdzv_conf")
 _OF_TORCH = ("torchrun", "torch.distributed.run", "torch.distributed.launch")
 _FLAGS: dict[str, list[str]] = {name: known_words(flags) for name, flags in known_words("launchers").items()}
-_MACHINES = ("nnodes", "num_machines", "num_nodes")
-_NODE_RANKS = ("NODE_RANK", "AZUREML_CR_NODE_RANK", "OMPI_COMM_WORLD_NODE_RANK", "RANK")
+# How many machines a job has at least, flags, what is written there, what is wrong, what to do, and a severity.
+_OF_MACHINES: list[tuple[int, str, str, str, str, Severity]] = known_words("launcher_flags_of_machines")
 _DEEPSPEED_MODULE = "deepspeed.launcher.runner"
 
 
@@ -182,9 +163,11 @@ resources: {instance_type: Standard_ND96asr_v4, shm_size: 64g}
 
 @check("placement")
 def _launcher_flag(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
-    command = context.command_of(placement.component)
+    command, nodes = context.command_of(placement.component), placement.nodes
     if command is None:
         return
+    gpus = placement.sku.gpu_count if placement.sku is not None else 0
+    numbers = {"nodes": nodes, "gpus": gpus, "all_gpus": gpus * (nodes or 1)}
     for words in simple_commands(command.text):
         known, flags = _flags_of(words)
         for word, value in flags:
@@ -197,32 +180,12 @@ def _launcher_flag(placement: Placement, context: LintContext) -> Iterator[Diagn
             if meant is not None:
                 hint = f"Did you mean '--{meant}'?"
                 yield LAUNCHER_FLAG.at(span, f"the launcher has no flag {word.text.partition('=')[0]}", hint)
-            elif name in _MACHINES and value.isdecimal() and placement.nodes not in (None, int(value)):
-                message = f"the launcher waits for {value} machines, and the job has {placement.nodes}"
-                yield LAUNCHER_FLAG.at(span, message, f"Write {placement.nodes}.")
-            elif name == "standalone" and placement.nodes is not None and placement.nodes > 1:
-                message = f"with --standalone each of the {placement.nodes} machines trains by itself"
-                yield LAUNCHER_FLAG.at(span, message, "Use --nnodes, --node_rank and --master_addr.")
-            elif name in _MACHINES and value.strip("${}") in _NODE_RANKS:
-                message = f"--{name} is the number of machines, and {value} is the number that one of them has"
-                yield LAUNCHER_FLAG.at(span, message, "Write $AZUREML_NODE_COUNT.")
-            elif placement.nodes is not None and placement.nodes > 1:
-                yield from _same_on_all(name, value, span, placement)
+            for least, names, pattern, message, hint, severity in _OF_MACHINES:
+                wrong = pattern.replace("NODES", str(nodes)).replace("GPUS", str(gpus))
+                if name in names.split() and (nodes or 0) >= least and re.fullmatch(wrong, value):
+                    text = message.format(name=name, value=value, **numbers)
+                    yield LAUNCHER_FLAG.at(span, text, hint.format(**numbers), severity=severity)
     yield from _machines_alone(placement, command)
-
-
-def _same_on_all(name: str, value: str, span: Span, placement: Placement) -> Iterator[Diagnostic]:
-    """A number or an address that each of several machines gets, or as many processes as one of them has GPUs."""
-    gpus = placement.sku.gpu_count if placement.sku is not None else 0
-    if name in ("node_rank", "machine_rank") and value.isdecimal():
-        message = f"each of the {placement.nodes} machines gets rank {value}"
-        yield LAUNCHER_FLAG.at(span, message, "Write $NODE_RANK, which Azure ML sets with `type: pytorch`.")
-    elif name in ("rdzv_endpoint", "master_addr", "main_process_ip") and value.partition(":")[0] in _OWN_MACHINE:
-        message = f"each of the {placement.nodes} machines waits for itself at {value}"
-        yield LAUNCHER_FLAG.at(span, message, "Write $MASTER_ADDR, which Azure ML sets with `type: pytorch`.")
-    elif name == "num_processes" and value.isdecimal() and int(value) == gpus:
-        message = f"--num_processes counts those of all {placement.nodes} machines, and {value} is for one of them"
-        yield LAUNCHER_FLAG.at(span, message, f"Write {gpus * (placement.nodes or 1)}.", severity="warning")
 
 
 def _machines_alone(placement: Placement, command: ParsedCommand) -> Iterator[Diagnostic]:
@@ -236,13 +199,16 @@ def _machines_alone(placement: Placement, command: ParsedCommand) -> Iterator[Di
         return
     for words in simple_commands(command.text):
         launcher = next((word for word in words if word.text in LAUNCHER_MODULES), words[0])
+        given = {word.text.partition("=")[0].lstrip("-").replace("-", "_") for word, _ in _flags_of(words)[1]}
         if launcher.text in ("deepspeed", _DEEPSPEED_MODULE) and "hostfile" not in command.text:
-            why = "deepspeed knows others from a --hostfile only"
+            why = "trains by itself: deepspeed knows others from a --hostfile only"
         elif launcher.text in _OF_TORCH and _is_for_one_machine(words) and "PET_" not in command.reading.document.text:
-            why = f"{launcher.text} knows others from --nnodes, which is 1 by default"
+            why = f"trains by itself: {launcher.text} knows others from --nnodes, which is 1 by default"
+        elif launcher.text in _OF_TORCH and "master_addr" in given and given.isdisjoint(_OF_RANKS):
+            why = f"takes itself for the first: {launcher.text} gets no --node_rank"
         else:
             continue
-        message = f"each of the {nodes} machines trains by itself: {why}"
+        message = f"each of the {nodes} machines {why}"
         hint = "Run the script with python and `distribution: {type: pytorch, process_count_per_instance: GPUS}`."
         yield LAUNCHER_FLAG.at(command.span(launcher.start, launcher.end), message, hint)
 

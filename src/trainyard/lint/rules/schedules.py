@@ -61,28 +61,21 @@ def _trigger(trigger: Node, file: LintedFile) -> Iterator[Diagnostic]:
     if zone is not None and "/" not in zone.text and zone.text.lower() not in _ZONES_IN_LOWER_CASE:
         hint = close_match(zone.text, _WINDOWS_TIME_ZONES) or "Such names are 'UTC' and 'W. Europe Standard Time'."
         yield SCHEDULE_TRIGGER.at(zone.span, f"unknown time zone '{shorten(zone.text)}'", hint)
-    yield from _days_of_another_frequency(trigger)
     yield from _lists(trigger)
     yield from _times(trigger)
 
 
-def _days_of_another_frequency(trigger: Node) -> Iterator[Diagnostic]:
-    """Days of the week or month for a recurrence of days or hours, which no one looks at."""
-    frequency = trigger.get("frequency")
-    for key, fitting in (("week_days", "week"), ("month_days", "month")):
-        days = trigger.find("schedule", key)
-        if frequency is not None and days is not None and frequency.text.lower() in _FREQUENCIES - {fitting}:
-            message = f"'{key}' has no effect with `frequency: {frequency.text}`"
-            hint = f"Write `frequency: {fitting}`, or remove the days."
-            yield SCHEDULE_TRIGGER.at(days.span, message, hint)
-
-
 def _lists(trigger: Node) -> Iterator[Diagnostic]:
-    """Hours, minutes and days of a recurrence: none at all, or one of them twice."""
-    for key in ("hours", "minutes", "week_days", "month_days"):
+    """Hours, minutes and days of a recurrence: of another frequency, none at all, or one of them twice."""
+    frequency = trigger.word("frequency")
+    for key, fitting in (("hours", ""), ("minutes", ""), ("week_days", "week"), ("month_days", "month")):
         listed, seen = trigger.find("schedule", key), set[str]()
-        if listed is None or listed.is_mapping:
+        if listed is None:
             continue
+        if fitting and frequency in _FREQUENCIES - {fitting}:
+            message = f"'{key}' has no effect with `frequency: {frequency}`"
+            hint = f"Write `frequency: {fitting}`, or remove the days."
+            yield SCHEDULE_TRIGGER.at(listed.span, message, hint)
         if listed.data == []:
             yield SCHEDULE_TRIGGER.at(listed.span, f"'{key}' is empty, so that the schedule has no time to start at")
         for item in listed.items:

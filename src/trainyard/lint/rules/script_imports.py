@@ -30,6 +30,9 @@ from trainyard.spec.shell_words import CalledScript, without_archive
 _FINDS_MODULES = regex(r"PYTHONPATH|sys\.path|pip3? install|setup\.py|\bcd ")
 # `azureml:NAME:VERSION` or `azureml:NAME@latest`.
 _REGISTERED = regex(r"azureml:([^:@/]+)(?::([^:@/]+)|@latest)")
+_TRAINER = regex(r"transformers\.(?:Seq2Seq)?Train(?:er|ingArguments)")
+# https://github.com/huggingface/transformers/releases/tag/v4.28.0
+_WITHOUT_ACCELERATE = regex(r"transformers\s*[=<]=?\s*(?:[0-3]|4\.(?:1?\d|2[0-7]))\b")
 _LEVELS_UP = 2
 # A folder beside the code with the name of a package that is installed is not what is imported.
 _INSTALLED: frozenset[str] = frozenset(known_words("packages_often_installed"))
@@ -87,8 +90,9 @@ MODULE_NOT_INSTALLED = Rule("AML509", "module-not-installed", "warning").explain
     summary="A script imports a module that neither its code nor its environment has.",
     why="Azure ML installs the packages of the conda file into an environment of their own: what the image has is not "
     "in it. Only reported if all packages of the conda file are known, with what they require, and for imports that "
-    "always run. Curated environments, images and Dockerfiles are not checked. A name that is almost that of a module "
-    "in the code, and not that of a package, is reported with any environment.",
+    "always run, or for accelerate, which the Trainer of transformers needs. Curated environments, images and "
+    "Dockerfiles are not checked. A name that is almost that of a module in the code, and not that of a package, is "
+    "reported with any environment.",
     example="""\
 type: command
 name: train
@@ -115,16 +119,19 @@ def _module_not_installed(command: ParsedCommand, context: LintContext) -> Itera
     modules = modules_of(filter(None, names)) if names and None not in names else None
     if conda is None or modules is None:
         return
+    needs_accelerate = "transformers" in modules and _WITHOUT_ACCELERATE.search(str(conda.data)) is None
     for called, file in _decidable_calls(command, context):
         folders = _folders(called)
         own = modules_in(folders)
         missing: dict[str, Import] = {}
         for each in all_imports(file, folders):
-            module = known_module(each.path)
+            is_of_trainer = needs_accelerate and _TRAINER.fullmatch(each.path) is not None
+            module = "accelerate" if is_of_trainer else known_module(each.path)
             if module is not None and module not in modules and each.path.split(".")[0] not in own:
                 missing.setdefault(module, each)
         for module, each in missing.items():
-            message = f"{each.file.name} imports '{module}', which the environment does not have"
+            what = "imports" if each.path.startswith(module) else f"imports {each.path}, and so needs"
+            message = f"{each.file.name} {what} '{module}', which the environment does not have"
             hint = f"Add '{package_of(module)}' to its conda file."
             related = [_imported_here(each), Related(conda.span, "the packages of the environment")]
             yield MODULE_NOT_INSTALLED.at(called.place, message, hint, related)
@@ -143,8 +150,9 @@ def _conda_of(command: ParsedCommand, context: LintContext) -> Node | None:
     match = _REGISTERED.fullmatch(environment.text)
     if match is None:
         return None
-    named = context.conda_environments.get(match[1], [])
-    defined = [root for root in named if match[2] is None or root.text_of("version") in ("", match[2])]
+    named = context.assets_defined["environment"].get(match[1], [])
+    defined = [root for root in named if root.get("conda_file") is not None]
+    defined = [root for root in defined if match[2] is None or root.text_of("version") in ("", match[2])]
     return conda_of(defined[0], defined[0].span.file, store) if len(defined) == 1 else None
 
 
@@ -271,8 +279,7 @@ for epoch in range(3)‹⇒:›
 @check("command")
 def _scripts_of_commands(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
     for called in context.calls_of(command):
-        yield from _unparsable(called.file, called.place)
-        yield from _undefined_in(called.file, called.place)
+        yield from _wrong_script(called.file, called.place)
 
 
 @check("file")
@@ -283,17 +290,25 @@ def _scripts_of_steps(file: LintedFile, context: LintContext) -> Iterator[Diagno
     if scoring is not None and folder is not None and scoring.text.endswith(".py"):
         found.append((folder / scoring.text, scoring.span))
     for script, place in found:
-        yield from _unparsable(script, place)
-        yield from _undefined_in(script, place)
+        yield from _wrong_script(script, place)
 
 
-def _unparsable(script: Path | None, place: Span) -> Iterator[Diagnostic]:
-    error = syntax_error(script) if script is not None else None
-    if error is not None and script is not None:
+def _wrong_script(script: Path | None, place: Span) -> Iterator[Diagnostic]:
+    """What is wrong with a script by itself: Python cannot parse it, or it uses names that nothing defines."""
+    if script is None:
+        return
+    error = syntax_error(script)
+    if error is not None:
         line = error.lineno or 1
         related = [line_of(script, line, error.msg)]
         message = f"Python {sys.version_info[0]}.{sys.version_info[1]} cannot parse {script.name}: line {line}"
         yield SCRIPT_SYNTAX.at(place, message, "", related)
+    # pyflakes takes 15 ms to import: no command that only reads Trainyard's own steps pays that.
+    syntax = parse(script) if script.parent != PACKAGE / "steps" else None
+    for name, line in _names_undefined(syntax).items() if syntax is not None else ():
+        message = f"{script.name} uses '{name}', which nothing defines there"
+        hint = f"Write `global {name}` where it is set." if syntax is not None and name in syntax.bound else ""
+        yield UNDEFINED_NAME.at(place, message, hint, [line_of(script, line, "it is used here")])
 
 
 UNDEFINED_NAME = Rule("AML518", "undefined-name", "warning").explained(
@@ -317,17 +332,6 @@ def main():
 main()
 """,
 )
-
-
-def _undefined_in(script: Path | None, place: Span) -> Iterator[Diagnostic]:
-    # pyflakes takes 15 ms to import: no command that only reads Trainyard's own steps pays that.
-    syntax = parse(script) if script is not None and script.parent != PACKAGE / "steps" else None
-    if script is None or syntax is None:
-        return
-    for name, line in _names_undefined(syntax).items():
-        message = f"{script.name} uses '{name}', which nothing defines there"
-        hint = f"Write `global {name}` where it is set." if name in syntax.bound else ""
-        yield UNDEFINED_NAME.at(place, message, hint, [line_of(script, line, "it is used here")])
 
 
 @lru_cache(maxsize=64)  # scripts with the same content have one syntax

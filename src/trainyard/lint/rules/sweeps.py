@@ -6,6 +6,7 @@ import ast
 import math
 import sys
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -63,14 +64,7 @@ def _sweep_contradiction(file: LintedFile, context: LintContext) -> Iterator[Dia
         yield from contradicting_limits(sweep, SWEEP_CONTRADICTION)
         yield from _policy(sweep)
         for name, entry in sweep.entries_of("search_space").items():
-            least, most = entry.value.get("min_value"), entry.value.get("max_value")
-            low, high = number_of(least), number_of(most)
-            if least is not None and low is not None and high is not None and low >= high:
-                message = f"'{name}' has a min_value of {least.text}, not below its max_value"
-                yield SWEEP_CONTRADICTION.at(least.span, message, "Swap them, or fix the wrong one.")
-            yield from _not_exponents(name, entry.value)
-            yield from _tried_twice(name, entry.value)
-            yield from _step_too_large(name, entry.value)
+            yield from chain(_range(name, entry.value), _tried_twice(name, entry.value))
         yield from _unused(sweep)
 
 
@@ -90,27 +84,22 @@ def _tried_twice(name: str, drawn: Node) -> Iterator[Diagnostic]:
             yield SWEEP_CONTRADICTION.at(item.span, message, "Remove it, or write another one.")
 
 
-def _step_too_large(name: str, drawn: Node) -> Iterator[Diagnostic]:
-    """Steps of a quniform so large that one or two values remain."""
-    step = drawn.get("q")
+def _range(name: str, drawn: Node) -> Iterator[Diagnostic]:
+    """Bounds in the wrong order, or those of a power of e itself, and steps so large that one or two values remain."""
+    kind, least, step = drawn.word("type"), drawn.get("min_value"), drawn.get("q")
     low, high, size = (number_of(drawn.get(key)) for key in ("min_value", "max_value", "q"))
-    if step is None or drawn.word("type") != "quniform" or low is None or high is None or not size:
+    if least is None or low is None or high is None:
         return
-    if low < high < low + size:
-        message = f"'{name}' is rounded to steps of {step.text}, and its range is only {high - low:g} wide"
-        yield SWEEP_CONTRADICTION.at(step.span, message, "Write a smaller q.")
-
-
-def _not_exponents(name: str, drawn: Node) -> Iterator[Diagnostic]:
-    """The bounds of a value that is drawn as a power of e, where they look like those of the value itself."""
-    kind, least = drawn.word("type"), drawn.get("min_value")
-    low, high = number_of(least), number_of(drawn.get("max_value"))
-    if least is None or kind not in ("loguniform", "qloguniform"):
-        return
-    if low is not None and high is not None and 0 < low < high <= 1:
+    if low >= high:
+        message = f"'{name}' has a min_value of {least.text}, not below its max_value"
+        yield SWEEP_CONTRADICTION.at(least.span, message, "Swap them, or fix the wrong one.")
+    elif kind in ("loguniform", "qloguniform") and 0 < low < high <= 1:
         message = f"'{name}' is drawn from {math.exp(low):.3g} to {math.exp(high):.3g}: {kind} takes exponents of e"
         hint = f"Write min_value: {math.log(low):.3g} and max_value: {math.log(high):.3g}."
         yield SWEEP_CONTRADICTION.at(least.span, message, hint)
+    elif step is not None and kind == "quniform" and size and high < low + size:
+        message = f"'{name}' is rounded to steps of {step.text}, and its range is only {high - low:g} wide"
+        yield SWEEP_CONTRADICTION.at(step.span, message, "Write a smaller q.")
 
 
 def _sampling(sweep: Node) -> Iterator[Diagnostic]:

@@ -63,15 +63,6 @@ RETIRED_SKU = Rule("AML605", "retired-sku", "warning").explained(
 )
 
 
-def _retired(size: Value) -> Iterator[Diagnostic]:
-    from trainyard.catalogue.skus import closest_current
-
-    sku = sku_named(size.text)
-    if sku is not None and sku.is_retired and size.text.lower().startswith("standard_"):
-        others = ", ".join(other.name for other in closest_current(sku, most=2))
-        yield RETIRED_SKU.at(size.span, f"{sku.name} was retired on {sku.retirement_date}", f"Use instead: {others}.")
-
-
 MORE_NODES_THAN_CLUSTER = Rule("AML609", "more-nodes-than-cluster", "warning").explained(
     summary="The job needs more machines than its cluster can have.",
     why="It waits in the queue forever.",
@@ -113,24 +104,35 @@ def _size_of_cluster(file: LintedFile, context: LintContext) -> Iterator[Diagnos
     size = file.root.find_text({"compute": "size", "online_deployment": "instance_type"}.get(file.kind, ""))
     # On Kubernetes an instance type is a name of the cluster's own.
     if size is not None and file.root.word("type") != "kubernetes":
-        yield from (*_retired(size.value), *_unknown(size.value))
+        yield from _judged(size.value)
+    tier = file.root.get("tier")
+    if file.kind == "compute" and tier is not None and tier.text.lower().replace("_", "") == "lowpriority":
+        message = (
+            "low-priority machines were discontinued on 2026-03-31: these are Spot machines, which can be preempted"
+        )
+        yield LOW_PRIORITY.at(tier.span, message, "Save checkpoints to a mounted output, or write `tier: dedicated`.")
 
 
 @check("placement")
 def _instance_type(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
     size = placement.resources.instance_type if placement.resources is not None else None
     if size is not None and isinstance(size.data, str):
-        yield from (*_retired(size), *_unknown(size))
+        yield from _judged(size)
 
 
-def _unknown(size: Value) -> Iterator[Diagnostic]:
-    from trainyard.catalogue.skus import closest_by_name
+def _judged(size: Value) -> Iterator[Diagnostic]:
+    """What is wrong with a VM size: it is retired, or there is none of this name."""
+    from trainyard.catalogue.skus import closest_by_name, closest_current
 
     sku = sku_named(size.text)
-    if sku is not None:
-        if not size.text.lower().startswith("standard_"):
-            message = f"'{size.text}' is not a VM size: their names start with Standard_"
-            yield UNKNOWN_SKU.at(size.span, message, f"Write {sku.name}.", replacement=sku.name)
+    if sku is not None and not size.text.lower().startswith("standard_"):
+        message = f"'{size.text}' is not a VM size: their names start with Standard_"
+        yield UNKNOWN_SKU.at(size.span, message, f"Write {sku.name}.", replacement=sku.name)
+    elif sku is not None and sku.is_retired:
+        others = ", ".join(other.name for other in closest_current(sku, most=2))
+        yield RETIRED_SKU.at(size.span, f"{sku.name} was retired on {sku.retirement_date}", f"Use instead: {others}.")
+    elif sku is not None:
+        return
     elif _GPU_SIZE.match(size.text):
         close = ", ".join(each.name for each in closest_by_name(size.text))
         hint = f"Closest: {close}." if close else "`trainyard skus` lists the known ones."
@@ -166,16 +168,6 @@ LOW_PRIORITY = Rule("AML611", "low-priority", "info").explained(
     example="type: amlcompute\nname: gpu\nsize: Standard_ND96asr_v4\nmax_instances: 2\n"
     "tier: ‹low_priority⇒dedicated›\n",
 )
-
-
-@check("file")
-def _low_priority(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
-    tier = file.root.get("tier")
-    if file.kind == "compute" and tier is not None and tier.text.lower().replace("_", "") == "lowpriority":
-        message = (
-            "low-priority machines were discontinued on 2026-03-31: these are Spot machines, which can be preempted"
-        )
-        yield LOW_PRIORITY.at(tier.span, message, "Save checkpoints to a mounted output, or write `tier: dedicated`.")
 
 
 def _several_nodes(placement: Placement) -> Value | None:
