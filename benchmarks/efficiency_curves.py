@@ -2,8 +2,9 @@
 
     python benchmarks/efficiency_curves.py
 
-Writes src/trainyard/plan/estimate/efficiency.csv: of each curve the number with the least mean error over the marked
-rows; where these are of software of several years since 2024, also what a year adds.
+Writes src/trainyard/plan/estimate/efficiency.csv: of each curve the number with the least mean error over the documents
+of the marked rows, of which each counts the same; where these are of software of several years since 2024, also what a
+year adds.
 """
 
 from __future__ import annotations
@@ -27,11 +28,16 @@ BY = "fitted by benchmarks/efficiency_curves.py"
 
 
 def fitted(generation: str, rows: list[Published]) -> Efficiency:
-    """Return the curve with the least mean error over these rows."""
+    """Return the curve with the least mean error over the documents of these rows."""
+    documents = [[row for row in rows if row.source == source] for source in dict.fromkeys(row.source for row in rows)]
     is_of_years = len({max(row.training.stack_year, 2024) for row in rows}) > 1
     gains = GAINS if is_of_years else [0.0]
     curves = (Efficiency(generation, "", height, gain, BY) for height in HEIGHTS for gain in gains)
-    return min(curves, key=lambda curve: statistics.fmean(abs(row.time_error(curve)) for row in rows))
+
+    def error(curve: Efficiency) -> float:
+        return statistics.fmean(statistics.fmean(abs(row.time_error(curve)) for row in some) for some in documents)
+
+    return min(curves, key=error)
 
 
 def main() -> None:

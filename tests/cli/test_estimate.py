@@ -9,10 +9,18 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from trainyard.catalogue.gpus import find_gpu
+from trainyard.plan.estimate import reporters
+from trainyard.plan.estimate.architectures import find_architecture
+from trainyard.plan.estimate.estimator import estimate
+from trainyard.plan.estimate.intervals import interval_of
+from trainyard.plan.estimate.training import TrainingShape, machines_of_gpu
 
 Run = Callable[..., Any]
 
@@ -54,10 +62,18 @@ def test_where_no_settings_fit_other_trainings_that_do_are_named(trainyard: Run)
     assert "nearly all of them took longer" not in alone
 
 
-def test_an_interval_of_longer_times_only_says_so(trainyard: Run) -> None:
-    small = trainyard("estimate", "--model", "gpt2", *H100, "--sequence-length", "128").stdout
-    assert "of small micro-batches" in small
-    assert "nearly all of them took longer than predicted: take time and price as lower limits" in small
+def test_an_interval_of_longer_times_only_says_so(trainyard: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No kind has such an interval today."""
+    assert (
+        "of small micro-batches" in trainyard("estimate", "--model", "gpt2", *H100, "--sequence-length", "128").stdout
+    )
+    machines = machines_of_gpu(find_gpu("H100"), 1)
+    found = estimate(TrainingShape(find_architecture("gpt2"), machines, "fsdp", 1, 1, 128))
+    usual, limits = interval_of(found.training), "nearly all of them took longer than predicted: take time and price as"
+    for low in (0.99, 1.0):
+        interval = replace(usual, time_low=low)
+        monkeypatch.setattr(reporters, "interval_of", {found.training: interval}.__getitem__)
+        assert any(limits in text for _, text in reporters.estimate_facts(found)) == (low >= 1)
 
 
 def test_what_is_offloaded_has_to_fit_in_main_memory(trainyard: Run) -> None:

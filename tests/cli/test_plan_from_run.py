@@ -67,7 +67,7 @@ def test_what_a_run_measured_replaces_the_estimate(trainyard: Run, metrics: Path
 def test_the_difference_is_told_to_people_too(trainyard: Run, metrics: Path, output_format: str) -> None:
     outcome = trainyard("plan", FSDP, "--from-run", str(metrics), "--format", output_format)
     assert outcome.exit_code == 0
-    assert "estimated: step_seconds -" in outcome.stdout
+    assert "estimated: step_seconds +" in outcome.stdout
     assert "500 steps, 25 ms a step, 50,000 tokens a second, 40.0 MB" in outcome.stdout
 
 

@@ -50,12 +50,11 @@ def plan(
     jobs = tuple(
         _plan_job(resolution.jobs[name], resolution, computes, stated) for name in order if name in resolution.jobs
     )
-    unknown = [resolution.leaves[name] for name in order if name not in resolution.jobs]
     not_planned = tuple(
         UnplannedJob(
             job.name, job.job.reference, _before(job, resolution), _compute(job), f"{job.job.elsewhere}: not known here"
         )
-        for job in unknown
+        for job in (resolution.leaves[name] for name in order if name not in resolution.jobs)
     )
     if pipeline.reference:
         reason = f"{KEPT_IN_AZURE_ML}: not known here"

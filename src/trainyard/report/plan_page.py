@@ -129,6 +129,6 @@ def _drawn(parts: Mapping[str, float], whole: float, shown: Callable[[float], st
     """Return the name, the percentage of the whole, the text and the style of each part that there is."""
     sizes = ((name, size) for name, size in parts.items() if size)
     return [
-        (name.replace("exposed_communication", "exchange"), 100 * size / whole, shown(size), style)
+        (name.replace("exposed_communication", "exchange").replace("_", " "), 100 * size / whole, shown(size), style)
         for (name, size), style in zip(sizes, cycle(STYLES), strict=False)
     ]

@@ -27,12 +27,12 @@ from published_trainings import (
 from trainyard.catalogue.gpus import find_gpu
 from trainyard.catalogue.skus import find_sku
 from trainyard.errors import UsageError
-from trainyard.plan.estimate import STACKS
+from trainyard.plan.estimate import STACKS, compute
 from trainyard.plan.estimate.architectures import find_architecture
 from trainyard.plan.estimate.config_file import find_model
 from trainyard.plan.estimate.estimator import estimate, on_nodes, scaling_curve
 from trainyard.plan.estimate.intervals import KINDS, interval_of
-from trainyard.plan.estimate.memory import memory_of, model_states
+from trainyard.plan.estimate.memory import FOREACH, memory_of, model_states
 from trainyard.plan.estimate.step_time import (
     BASE_LATENCY,
     LINK_LATENCY,
@@ -125,15 +125,17 @@ def test_the_last_rounds_were_predicted_by_the_formulas_of_today() -> None:
 
 
 def test_the_page_leads_with_first_predictions_and_says_which_bars_they_miss() -> None:
-    """Of the rounds that the formulas of today had not seen. What they miss stays missed, until a later round is met.
+    """Of the last round that formulas had not seen. What they missed stays missed, until a later round is met.
 
     Rows are as they were predicted, those too whose description turned out to be of another model.
     """
     page = (DOCS / "estimates.md").read_text(encoding="utf-8")
-    assert next(line for line in page.splitlines() if line.startswith("## ")) == "## First predictions: round 8"
-    rows = [row for row in held_out_trainings() if row.round >= FIXED_ROUND]
+    assert (
+        next(line for line in page.splitlines() if line.startswith("## ")) == "## The last first predictions: round 8"
+    )
+    rows = [row for row in held_out_trainings() if row.round == 8]
     assert len({row.source for row in rows}) >= 15
-    earlier = {row.source for row in held_out_trainings() if row.round < FIXED_ROUND}
+    earlier = {row.source for row in held_out_trainings() if row.round < 8}
     assert not {row.source for row in rows} & (earlier | {row.source for row in published_trainings()})
     errors = [abs(row.time_error(first=True)) for row in rows if row.rate is not None]
     memory = [abs(error) for row in rows if (error := row.memory_error(first=True)) is not None]
@@ -148,7 +150,8 @@ def test_the_page_leads_with_first_predictions_and_says_which_bars_they_miss() -
     assert time_share < 0.75
     assert statistics.median(memory) > 0.1
     assert memory_share < 0.7
-    assert "**They miss all bars but one.**" in text
+    assert "**They missed all bars but one.**" in text
+    assert "A ninth round decides what they are worth" in text
     for kind in KINDS:
         some = [abs(row.time_error(first=True)) for row in rows if row.rate is not None and row.kind == kind]
         assert len(some) < 15 or statistics.median(some) <= 0.25, kind
@@ -157,40 +160,38 @@ def test_the_page_leads_with_first_predictions_and_says_which_bars_they_miss() -
 def test_trainings_held_out_are_predicted() -> None:
     """The bars: half within 15 %, three quarters within 25 %, and no kind of 15 rows with a median above 25 %.
 
-    All rows of rounds 1 to 7 meet the first two as they are predicted today, by formulas that have seen them; with
-    those of round 8, which they have not, the second is missed. First predictions of rounds 3 to 7 miss both because of
-    our own loop, and those of other people's rows the second by a hair. Small micro-batches miss the last.
+    All rows meet the first two as they are predicted today, by formulas that have seen them. First predictions of
+    rounds 3 to 7 miss both because of our own loop, and those of other people's rows the second by a hair. Small
+    micro-batches miss the last.
     """
     page = " ".join((DOCS / "estimates.md").read_text(encoding="utf-8").split())
     timed = [row for row in held_out_trainings() if row.rate is not None]
     errors = {kind: [abs(row.time_error(first=False)) for row in timed if row.kind == kind] for kind in KINDS}
     missed = [kind for kind, some in errors.items() if len(some) >= 15 and statistics.median(some) > 0.25]
     assert missed == ["small micro-batches"]
-    assert "The bars do not hold of all kinds either: small micro-batches miss them" in page
+    assert "The bars do not hold of all kinds: small micro-batches miss them" in page
     unseen = [row for row in timed if OWN_ROUND >= row.round >= UNSEEN_ROUND]
     first = [abs(row.time_error(first=True)) for row in unseen]
     assert len(first) >= 90
     published = [abs(row.time_error(first=True)) for row in unseen if row.round != OWN_ROUND]
-    every = [abs(row.time_error(first=False)) for row in timed if row.round <= OWN_ROUND]
-    with_eighth = [error for each in errors.values() for error in each]
-    assert statistics.median(with_eighth) <= 0.15
-    assert 0.74 <= statistics.fmean(error <= 0.25 for error in with_eighth) < 0.75
-    assert statistics.median(every) <= 0.12
-    assert statistics.fmean(error <= 0.25 for error in every) >= 0.76
+    late = [abs(row.time_error(first=False)) for row in timed if row.round >= UNSEEN_ROUND]
+    every = [error for each in errors.values() for error in each]
+    assert statistics.median(every) <= 0.1
+    assert statistics.fmean(error <= 0.25 for error in every) >= 0.8
+    assert statistics.median(late) <= 0.13
+    assert statistics.fmean(error <= 0.25 for error in late) >= 0.78
     assert statistics.median(published) <= 0.15
     assert 0.74 <= statistics.fmean(error <= 0.25 for error in published) < 0.75
     assert statistics.median(first) > 0.15
-    assert (
-        "predicted today have 12.7% and 74.3%, and miss the second; rounds 1 to 7, which the formulas have seen" in page
-    )
-    assert "which the formulas have seen, 11.8% and 76.3%" in page
+    share = statistics.fmean(error <= 0.25 for error in every)
+    assert f"have {statistics.median(every):.1%} and {share:.1%}, and rounds 3" in page
     assert "First predictions of rounds 3 to 8 miss both, 17.6% and 66%" in page
     assert "had missed both, 17.2% and 68%: trainings that others published, rounds 3 to 6, with 14.1% and 74%" in page
     own = [row for row in timed if row.round == OWN_ROUND]
     assert statistics.median(abs(row.time_error(first=False)) for row in own) > 0.15
     decoders = [abs(row.time_error(first=False)) for row in own if row.kind == "decoders"]
-    assert statistics.median(decoders) <= 0.11
-    assert "Round 7 misses both today too, 25.7% and 50%" in page
+    assert statistics.median(decoders) <= 0.15
+    assert "that both meet the bars proves nothing" in page
 
 
 def test_the_page_says_which_kinds_miss_the_bars_of_memory() -> None:
@@ -219,26 +220,26 @@ def test_the_page_says_which_kinds_miss_the_bars_of_memory() -> None:
 
 
 def test_eight_of_ten_trainings_held_out_are_within_the_interval_of_their_kind() -> None:
-    """At least of all of them, and of those of the rounds whose first predictions are unseen. Not many more, but for
-    adapters: their interval is that of the unseen rows, and the formulas know the others. The page says so.
+    """At least of all of them, and of first predictions of the rounds that count as unseen, of which not many more. Of
+    kinds whose rows the formulas of today know better than they were predicted first, the page says so.
     """
     too_wide = {}
     for kind in KINDS:
         rows = [row for row in held_out_trainings() if row.kind == kind and row.rate is not None]
         interval = interval_of(rows[0].training)
-        took = [(row.round, 1 / (1 + row.time_error(first=False))) for row in rows]
+        sets = ((rows, False), ([row for row in rows if row.round >= UNSEEN_ROUND], True))
         every, unseen = (
-            [interval.time_low <= times <= interval.time_high for number, times in took if number >= least]
-            for least in (1, UNSEEN_ROUND)
+            [interval.time_low <= 1 / (1 + row.time_error(first=first)) <= interval.time_high for row in some]
+            for some, first in sets
         )
         assert interval.unseen_rows == len(unseen)
         assert statistics.fmean(every) >= 0.75, kind
         assert not unseen or 0.75 <= statistics.fmean(unseen) <= 0.9, kind
         if statistics.fmean(every) > 0.9:
             too_wide[kind] = f"{statistics.fmean(every):.0%}"
-    assert too_wide == {"adapters": "91%"}
+    assert too_wide == {"decoders": "91%", "adapters": "92%"}
     page = " ".join((DOCS / "estimates.md").read_text(encoding="utf-8").split())
-    assert "That of adapters holds 91% of their rows today, more than eight of ten" in page
+    assert "Those of decoders (91%) and adapters (92%) hold more than nine of ten of their rows today" in page
 
 
 @pytest.mark.parametrize("is_adapted", [False, True])
@@ -294,8 +295,10 @@ def test_deterministic_attention_is_slower_on_hopper_and_blackwell(gpu: str) -> 
         assert _seconds(replace(on_gpu, **setting)) == _seconds(replace(free, **setting))
 
 
-def test_autocast_casts_weights_and_gradients_but_not_those_of_four_bits() -> None:
-    """In bytes a parameter: what two micro-batches take twice, and one of both does not."""
+def test_autocast_casts_weights_and_gradients_but_not_those_of_four_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In bytes a parameter: what two micro-batches take twice, and one of both does not, but for starts of kernels."""
+    monkeypatch.setattr(compute, "KERNEL_SECONDS", 0.0)
+    monkeypatch.setattr(compute, "HALF_WAVE", 0)
     once = _training(engine="ddp", micro_batch_size=16)
     parameters, rate = once.architecture.parameters, 2039e9 * 0.8
 
@@ -314,10 +317,16 @@ def test_autocast_casts_weights_and_gradients_but_not_those_of_four_bits() -> No
 
 
 def test_the_update_reads_the_gradient_once_more_for_its_norm() -> None:
-    """AdamW moves 28 bytes a parameter, of many operations three times as much; the norm reads 4."""
+    """AdamW moves 28 bytes a parameter, of many operations three times as much; the norm reads 4. In bf16 half."""
     training = _training(engine="ddp")
-    for stack, moved in (("sdpa", 28 + 4), ("eager", 3 * 28 + 4)):
-        time = estimate(replace(training, stack=stack)).time
+    cases: list[tuple[dict[str, str], int]] = [
+        ({"stack": "sdpa"}, 28 + 4),
+        ({"stack": "eager"}, 3 * 28 + 4),
+        ({"optimizer": FOREACH}, 3 * 28 + 4),
+        ({"precision": "bf16-true"}, 14 + 2),
+    ]
+    for settings, moved in cases:
+        time = estimate(replace(training, **settings)).time
         assert time is not None
         assert time.optimizer == pytest.approx(moved * training.architecture.parameters / (2039e9 * 0.8))
 
@@ -376,6 +385,39 @@ def test_replicas_wait_for_a_ring_where_they_are_few_and_for_a_tree_where_they_a
     few, many = (between_replicas_seconds(1e6, _machines(1), _machines(nodes)) for nodes in (2, 1024))
     assert few == pytest.approx(BASE_LATENCY + NETWORK_LATENCY + sent / 2)
     assert many == pytest.approx(BASE_LATENCY + 2 * 10 * NETWORK_LATENCY + sent)
+
+
+def test_gradients_in_16_bits_are_exchanged_twice_as_fast() -> None:
+    for engine in ("ddp", "fsdp"):
+        wide, narrow = (
+            estimate(_training(engine=engine, reshard_after_forward=False, precision=precision)).time
+            for precision in ("bf16", "bf16-true")
+        )
+        assert wide is not None
+        assert narrow is not None
+        assert narrow.communication < 0.8 * wide.communication
+
+
+def test_small_products_and_short_steps_reach_less_than_large_ones() -> None:
+    """A product's last round of tiles, the start of each kernel, and what Python does between steps count for less."""
+    rates = []
+    for samples in (1, 4, 16, 64):
+        training = _training(engine="ddp", sequence_length=512, micro_batch_size=samples)
+        rates.append(samples / _seconds(training))
+    assert rates[0] < 0.6 * rates[1]
+    assert rates[1] < 0.9 * rates[2]
+    assert 0.8 < rates[2] / rates[3] < 1
+    between = [estimate(replace(_training(), **settings)).time for settings in ({}, {"compiled": True})]
+    assert [time.between_steps for time in between if time is not None] == pytest.approx([0.02, 0.002])
+
+
+def test_layers_that_are_computed_again_are_started_again() -> None:
+    """By Python, which sets the pace of one short sample."""
+    short = _training(engine="ddp", micro_batch_size=1, sequence_length=16)
+    once, again = (estimate(replace(short, activation_checkpointing=mode)).time for mode in ("none", "full"))
+    assert once is not None
+    assert again is not None
+    assert again.backward == pytest.approx(1.5 * once.backward)
 
 
 def test_one_gpu_exchanges_nothing() -> None:

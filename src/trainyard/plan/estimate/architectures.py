@@ -186,14 +186,10 @@ class Architecture:
         ]
 
     @cached_property
-    def layer_matrix_parameters(self) -> int:
-        """The parameters of one layer's matrices."""
-        return sum(each.takes * each.gives for each in self.linear_layers)
-
-    @cached_property
     def layer_parameters(self) -> int:
         """All parameters of one layer, with its biases and norms."""
-        return self.layer_matrix_parameters + self._vector_parameters(self._family.vectors)
+        matrices = sum(each.takes * each.gives for each in self.linear_layers)
+        return matrices + self._vector_parameters(self._family.vectors)
 
     @property
     def block_parameters(self) -> int:

@@ -54,7 +54,7 @@ def blocks_of(training: TrainingShape) -> tuple[Sequence[ModelBlock], ModelBlock
         entering=tokens * (model.hidden_size + selective),
         # Of attention's two products, one sums over the head's values and one over the sequence.
         products=[
-            Product(2.0 * tokens * model.layer_matrix_parameters, model.hidden_size),
+            *(Product(2.0 * tokens * each.takes * each.gives, each.takes) for each in model.linear_layers),
             *(Product(attention, inner, attends=True, computed=computed) for inner in (model.head_size, tokens)),
         ],
         kept=layer_activation_bytes(training) / values,

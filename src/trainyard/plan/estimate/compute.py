@@ -10,6 +10,7 @@ from pathlib import Path
 from trainyard.catalogue.csv_rows import rows_of
 from trainyard.plan.estimate.blocks import adapters_of, blocks_of
 from trainyard.plan.estimate.image_models import ModelBlock
+from trainyard.plan.estimate.memory import FOREACH
 from trainyard.plan.estimate.training import TrainingShape
 
 _CSV_FILE = Path(__file__).parent / "efficiency.csv"
@@ -24,11 +25,18 @@ LAUNCH_SECONDS = 26e-6
 micro-batches. The median of transformers' BERT, GPT-2 and Llama, eager, under autocast and compiled, which lie between
 23 and 35 µs (benchmarks/results/launch_overhead.json); measured, not fitted to any training."""
 
-_OPTIMIZER_BYTES = 28
-"""AdamW reads a parameter, its gradient and two moments in fp32, and writes all but the gradient."""
+KERNEL_SECONDS = 6e-6
+"""How long a GPU takes for an operation beside what it computes and moves: to begin an empty one takes 3 µs
+(https://forums.developer.nvidia.com/t/too-much-time-for-kernel-launch-latency/233645), others have to fill and drain
+its multiprocessors too. Published trainings do not tell 3 from 13 µs."""
 
-_NORM_BYTES = 4
-"""Clipping reads each gradient in fp32 for the norm of all. That a training clips is assumed, as nearly all do."""
+HALF_WAVE = 2**20
+"""Results that a product on tensor cores might have beside its own in the same time: tiles of 128 x 128 leave half of
+128 multiprocessors idle in the last round (wave quantization: Anthony et al. 2024, arXiv:2401.14489)."""
+
+_OPTIMIZER_PASSES, _NORM_PASSES = 7, 1
+"""Values read and written for each parameter, as wide as its gradient. AdamW reads it, its gradient and two moments,
+and writes all but the gradient. Clipping reads the gradient for the norm of all; that a training clips is assumed."""
 
 _CAST_BYTES = 6
 """Autocast reads a weight in fp32 and writes it in 16 bits; of its gradient the backward pass does the reverse."""
@@ -38,8 +46,7 @@ FLASH_ATTENTION_2 = 0.35
 al. 2024, FlashAttention-3, arXiv:2407.08608, abstract). Blackwell is given the same, which is rather too much: its
 tensor cores need instructions of their own, which FlashAttention-2 does not use either."""
 
-_FASTER_THAN_FLASH_ATTENTION_2 = ("Hopper", "Blackwell")
-
+_FASTER_THAN_FLASH = ("Hopper", "Blackwell")
 
 VECTOR_EFFICIENCY = 0.93
 """The share of its peak in fp32 that a GPU reaches without tensor cores: 18.4 of 19.5 TFLOP/s on 729 machines with A100
@@ -132,9 +139,10 @@ def compute_of(training: TrainingShape, curve: Efficiency) -> ComputeTime:
     beside = adapters_of(training)
     adapters = _forward(training, curve, [beside], _precision_16(training))
     started = LAUNCH_SECONDS * sum(block.times * block.operations for block in (*blocks, around, beside))
-    # Eager AdamW is many operations, which together read and write about three times as much.
-    optimizer = _OPTIMIZER_BYTES * (3 if training.stack == "eager" else 1) + _NORM_BYTES
-    sharded_over = 1 if training.engine in ("ddp", "zero0") else training.machines.world_size
+    recomputes = training.activation_checkpointing != "none"
+    # AdamW of many operations, as eager software and torch's `foreach` have it, moves about three times as much.
+    is_one_kernel = training.stack != "eager" and training.optimizer != FOREACH
+    updated = _OPTIMIZER_PASSES * (1 if is_one_kernel else 3) + _NORM_PASSES
     # Backward, an adapter's sum passes its gradient on: only the scaling reads and writes.
     backward = layers.backward(products, training) + 2 * adapters.matrices + adapters.other / 2
     backward += recomputed[training.activation_checkpointing]
@@ -144,38 +152,34 @@ def compute_of(training: TrainingShape, curve: Efficiency) -> ComputeTime:
         casts = _CAST_BYTES * (training.architecture.parameters - quantized) / _memory_rate(training)
         forward += casts
         # Frozen weights have no gradients; layers that are computed again cast their weights again.
-        backward += casts * ((training.adapters is None) + (training.activation_checkpointing != "none"))
+        backward += casts * ((training.adapters is None) + recomputes)
     return ComputeTime(
         forward=max(started, forward),
-        backward=max(2 * started, backward),
-        optimizer=optimizer * training.trained_parameters / sharded_over / _memory_rate(training),
+        backward=max((2 + recomputes) * started, backward),
+        optimizer=updated * training.whole_gradient_bytes / training.shards / _memory_rate(training),
     )
 
 
 def _forward(training: TrainingShape, curve: Efficiency, blocks: Sequence[ModelBlock], precision: str) -> _Forward:
-    samples, moved = training.micro_batch_size, sum(block.times * block.moved for block in blocks)
+    samples, rate = training.micro_batch_size, _memory_rate(training)
     gpu, kinds = training.machines.gpu, ("fp32", precision, _precision_16(training))
     peaks = {name: 1e12 * (gpu.peak_tflops(name) or 0.0) for name in kinds}
     seconds = {True: 0.0, False: 0.0}
     size, highest = training.bytes_per_value, curve.in_year(training.stack_year)
+    is_slow = training.is_deterministic and training.fuses_attention and gpu.generation in _FASTER_THAN_FLASH
     for block in blocks:
         for product in block.products:
             kind = _precision_16(training) if product.attends else "fp32" if product.is_depthwise else precision
             reached = VECTOR_EFFICIENCY / (3 if product.is_depthwise else 1) if kind == "fp32" else highest
-            if product.attends and kind != "fp32" and _attends_by_flash_attention_2(training):
+            if product.attends and kind != "fp32" and is_slow:
                 reached = FLASH_ATTENTION_2
-            writing = product.flops / (2 * product.inner) * size / _memory_rate(training)
-            computing = product.computed * (product.flops / peaks[kind] + writing) / reached
-            moving = size * product.moved / _memory_rate(training)
+            writing = product.flops / (2 * product.inner) * size / rate
+            idle = 0.0 if product.attends or kind == "fp32" else 2 * product.inner * HALF_WAVE / samples
+            computing = product.computed * ((product.flops + idle) / peaks[kind] + writing) / reached
+            moving = size * product.moved / rate
             seconds[product.attends] += samples * block.times * max(computing, moving)
-    other = samples * moved * training.bytes_per_value / _memory_rate(training)
-    return _Forward(seconds[False], seconds[True], other)
-
-
-def _attends_by_flash_attention_2(training: TrainingShape) -> bool:
-    """Return whether attention is FlashAttention-2's on a GPU that has faster instructions than it uses."""
-    is_faster = training.machines.gpu.generation in _FASTER_THAN_FLASH_ATTENTION_2
-    return is_faster and training.is_deterministic and training.fuses_attention
+    each = (block.times * (samples * size * block.moved / rate + KERNEL_SECONDS * block.operations) for block in blocks)
+    return _Forward(seconds[False], seconds[True], sum(each))
 
 
 def _backward_traffic(training: TrainingShape) -> float:

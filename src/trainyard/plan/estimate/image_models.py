@@ -152,12 +152,6 @@ class ImageModel:
         """The linear layers of all blocks: those beside which there can be adapters."""
         return [layer for block in self.blocks for layer in block.linear]
 
-    @property
-    def head_parameters(self) -> int:
-        """The weights and biases of the layer that classifies, which is the last one outside the blocks."""
-        head = self.around.linear[-1]
-        return head.takes * head.gives + head.gives
-
 
 @dataclass(frozen=True)
 class Images:

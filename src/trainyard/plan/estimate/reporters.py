@@ -376,7 +376,8 @@ def _time_facts(found: Estimate) -> list[tuple[str, str]]:
     rate = _rate(found) / found.training.machines.world_size
     parts = (
         f"forward {duration(time.forward)}, backward {duration(time.backward)}, optimizer {duration(time.optimizer)}, "
-        f"exchange {duration(time.communication)} of which {duration(time.exposed_communication)} is not hidden"
+        f"exchange {duration(time.communication)} of which {duration(time.exposed_communication)} is not hidden, "
+        f"between steps {duration(time.between_steps)}"
     )
     if time.copies:
         parts += f", copies to and from main memory {duration(time.copies)} beside what is hidden"

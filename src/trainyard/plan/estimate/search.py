@@ -291,12 +291,6 @@ class Proposed:
         """Estimated time of an optimizer step."""
         return self.estimate.time.total if self.estimate and self.estimate.time else None
 
-    @property
-    def simplest_first(self) -> tuple[bool, int, int]:
-        """Its place in an order: activations kept, then large micro-batches, then what exchanges least."""
-        chosen = self.candidate
-        return chosen.activation_checkpointing, -chosen.micro_batch_size, _CONFIGS.index(chosen.config)
-
 
 @dataclass(frozen=True)
 class Proposal:
@@ -328,9 +322,12 @@ def propose(
     fitting = [each for each in proposed if each.estimate is None or each.estimate.fits]
     keeping = {each.candidate for each in fitting if not each.candidate.activation_checkpointing}
 
-    def order(each: Proposed) -> tuple[bool, bool, float, tuple[bool, int, int]]:
-        is_needless = replace(each.candidate, activation_checkpointing=False) in keeping - {each.candidate}
-        return each.candidate.config in _IN_MAIN_MEMORY, is_needless, each.step_seconds or 0.0, each.simplest_first
+    def order(each: Proposed) -> tuple[bool, bool, float, bool, int, int]:
+        chosen = each.candidate
+        is_needless = replace(chosen, activation_checkpointing=False) in keeping - {chosen}
+        # The simplest first: activations kept, then large micro-batches, then what exchanges least.
+        simplest = chosen.activation_checkpointing, -chosen.micro_batch_size, _CONFIGS.index(chosen.config)
+        return chosen.config in _IN_MAIN_MEMORY, is_needless, each.step_seconds or 0.0, *simplest
 
     return Proposal(tuple(sorted(fitting, key=order)[:most]), len(candidates), len(fitting), reason)
 

@@ -26,6 +26,11 @@ OVERLAP = 0.5
 """The share of the shorter of computing and exchanging that runs beside the longer. Both at once slow each other down,
 since NCCL's kernels take multiprocessors and memory from the products beside them; stated, not fitted."""
 
+BETWEEN_STEPS_SECONDS = 0.02
+"""What Python does between steps, where a GPU waits: batches, schedules, logs, the start of the update. Eight of our
+trainings (benchmarks/results/measured_trainings.json) have 10 to 38 ms beside their layers' launch_overhead.json. Of
+compiled and fused software, and of images, which are loaded ahead, a tenth is counted."""
+
 _CPU_ADAM_SECONDS = 0.257e-9 * 96
 """For each parameter, on one vCPU: DeepSpeed's vectorized CPU-Adam takes 2.57 s for 10 billion on the 96 of a DGX-2
 (quoted from Ren et al. 2021, ZeRO-Offload, arXiv:2101.06840, table 4; not verified). Torch's is vectorized alike."""
@@ -46,6 +51,7 @@ class StepTime:
     optimizer: float
     communication: float
     exposed_communication: float
+    between_steps: float
     copies: float = 0.0
 
     def parts(self) -> dict[str, float]:
@@ -80,6 +86,7 @@ def step_time_of(training: TrainingShape, curve: Efficiency) -> StepTime:
         optimizer=compute.optimizer,
         communication=steps * (in_forward + in_backward) + last_backward + in_update,
         exposed_communication=exposed,
+        between_steps=BETWEEN_STEPS_SECONDS / (10 if training.fuses_operations or training.is_of_images else 1),
     )
 
 
@@ -90,8 +97,7 @@ def samples_per_second_per_gpu(training: TrainingShape, seconds: float) -> float
 
 def _exposed(communication: float, compute: float) -> float:
     """Return how much longer a phase takes than its computing alone."""
-    hidden = OVERLAP * min(communication, compute)
-    return communication - hidden
+    return communication - OVERLAP * min(communication, compute)
 
 
 def _communication(training: TrainingShape) -> tuple[float, float, float, float]:
@@ -100,7 +106,7 @@ def _communication(training: TrainingShape) -> tuple[float, float, float, float]
     if machines.world_size == 1:
         return 0.0, 0.0, 0.0, 0.0
     if training.engine == "ddp":
-        return 0.0, 0.0, all_reduce_seconds(4.0 * trained, machines), 0.0
+        return 0.0, 0.0, all_reduce_seconds(training.whole_gradient_bytes, machines), 0.0
     if training.engine == "zero0":
         return 0.0, 0.0, all_reduce_seconds(float(size * trained), machines), 0.0
     if training.engine in ("zero1", "zero2"):
@@ -114,9 +120,10 @@ def _communication(training: TrainingShape) -> tuple[float, float, float, float]
     again = gather if training.reshard_after_forward else 0.0
     if training.engine == "zero3":
         return gather, again + layers * gather_seconds(size * trained / layers, machines), 0.0, 0.0
-    # FSDP sums gradients in fp32 within a replica; replicas sum theirs only with the step's last micro-batch.
-    summed = layers * gather_seconds(4 * trained / layers, replica)
-    between = layers * between_replicas_seconds(4 * trained / layers / training.shards, replica, machines)
+    # FSDP sums gradients within a replica; replicas sum theirs only with the step's last micro-batch.
+    gradient = training.whole_gradient_bytes / layers
+    summed = layers * gather_seconds(gradient, replica)
+    between = layers * between_replicas_seconds(gradient / training.shards, replica, machines)
     if training.sums_every_micro_batch:
         return gather, again + summed, between, 0.0
     return gather, again, summed + between, 0.0

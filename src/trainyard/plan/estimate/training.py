@@ -131,7 +131,9 @@ class Adapters:
 
     def parameters(self, model: Architecture | ImageModel) -> int:
         """Return the parameters of all adapters, two matrices of this rank for each adapted one, and of a new head."""
-        head = model.head_parameters if isinstance(model, ImageModel) else 0
+        # Of images, the last layer outside of the blocks, which classifies, with its biases.
+        heads = model.around.linear[-1:] if isinstance(model, ImageModel) else []
+        head = sum((each.takes + 1) * each.gives for each in heads)
         return head + self.rank * sum(each.times * (each.takes + each.gives) for each in self.matrices(model))
 
     def quantized_parameters(self, model: Architecture | ImageModel) -> int:
