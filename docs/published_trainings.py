@@ -115,7 +115,7 @@ class HeldOut:
         return predicted / self.memory_bytes - 1
 
 
-FIXED_ROUND, FIXED_MEMORY_ROUND = 10, 10
+FIXED_ROUND, FIXED_MEMORY_ROUND = 9, 9
 """From which rounds on rows were predicted by the formulas of today, of time and of memory; those before had been seen.
 """
 
