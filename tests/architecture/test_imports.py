@@ -22,6 +22,16 @@ def modules_after(statement: str) -> set[str]:
     return set(done.stdout.split())
 
 
+def test_what_trainings_with_tensorflow_share_with_others_needs_no_torch() -> None:
+    """TensorFlow's images have none, and the tests of these trainings run only where TensorFlow is installed."""
+    own, shared = "trainyard.steps.training.tensorflow", set()
+    for file in (ROOT / "src" / own.replace(".", "/")).glob("*.py"):
+        shared |= set(re.findall(r"^from (trainyard\.[\w.]+) import", file.read_text(encoding="utf-8"), re.MULTILINE))
+    modules = sorted(name for name in shared if not name.startswith(own))
+    assert "trainyard.steps.training.observing.measures" in modules
+    assert "torch" not in modules_after(f"import {', '.join(modules)}")
+
+
 def test_imports_follow_the_contracts() -> None:
     lint_imports = Path(sys.executable).with_name("lint-imports")
     done = subprocess.run([lint_imports, "--no-cache"], cwd=ROOT, capture_output=True, text=True, timeout=60)

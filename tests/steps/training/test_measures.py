@@ -17,12 +17,11 @@ from trainyard.steps import train_ddp
 from trainyard.steps.data.dataset.manifest import read_manifest
 from trainyard.steps.runtime.world import World
 from trainyard.steps.training.observing.flops import (
-    ModelFlops,
     flops_of_transformer,
     multiplying_parameters,
     peak_flops_per_second,
 )
-from trainyard.steps.training.observing.measures import StepMeasures, Work, percentiles
+from trainyard.steps.training.observing.measures import ModelFlops, StepMeasures, Work, percentiles
 from trainyard.steps.training.observing.observer import GpuUse, figures_of_nodes, gpu_figures
 from trainyard.steps.training.observing.recorder import Recorder
 from trainyard.steps.training.samples.plan import AgreedStep, TokenCounts, TrainingPlan

@@ -26,9 +26,9 @@ from trainyard.steps.training.engines.engine import Engine, EngineParts
 from trainyard.steps.training.engines.shared_model import without_memory
 from trainyard.steps.training.fragments import MovingAverage
 from trainyard.steps.training.loop import TrainingRun, save_last_checkpoint, train
-from trainyard.steps.training.observing.flops import ModelFlops, flops_of_transformer, peak_flops_per_second
+from trainyard.steps.training.observing.flops import flops_of_transformer, peak_flops_per_second
 from trainyard.steps.training.observing.hang_watch import HangWatch, late_ranks_named
-from trainyard.steps.training.observing.measures import StepGuards, StepMeasures, Work
+from trainyard.steps.training.observing.measures import ModelFlops, StepGuards, StepMeasures, Work
 from trainyard.steps.training.observing.observer import StepProfiler, TrainingObserver, memory_summary
 from trainyard.steps.training.observing.recorder import Recorder, SampleRecord, settings_record
 from trainyard.steps.training.optimizer import OptimizerSettings

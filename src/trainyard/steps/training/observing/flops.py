@@ -12,9 +12,10 @@ checkpointing recomputes does not count, nor does padding, and causal masking is
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 import torch
+
+from trainyard.steps.training.observing.measures import ModelFlops
 
 _TERA = 1e12
 _PEAK_TERAFLOPS: tuple[tuple[str, dict[str, float]], ...] = (
@@ -50,15 +51,6 @@ def peak_flops_per_second(device_name: str, precision: str) -> float | None:
         if re.search(rf"\b{words}\b", device_name):
             return teraflops[precision] * _TERA if precision in teraflops else None
     return None
-
-
-@dataclass(frozen=True)
-class ModelFlops:
-    """What training a model takes: FLOPs per sample, or per token and per pair of tokens that may see each other."""
-
-    per_sample: float = 0.0
-    per_token: float = 0.0
-    per_pair: float = 0.0
 
 
 def flops_of_transformer(model: torch.nn.Module) -> ModelFlops | None:

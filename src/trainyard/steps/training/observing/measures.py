@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from trainyard.steps.runtime.errors import StepError
-from trainyard.steps.training.observing.flops import ModelFlops
 from trainyard.steps.training.samples.plan import NO_TOKENS, AgreedStep, TokenCounts, total_counts
 
 _PERCENTILES = (50, 90, 99)
@@ -21,6 +20,15 @@ _MOST_RANKS_LISTED = 16
 _MEAN_OVER_STEPS = 50
 _STEPS_BEFORE_WARNING = 10
 """The first losses of a training fall too fast for their mean to be meaningful."""
+
+
+@dataclass(frozen=True)
+class ModelFlops:
+    """What training a model takes: FLOPs per sample, or per token and per pair of tokens that may see each other."""
+
+    per_sample: float = 0.0
+    per_token: float = 0.0
+    per_pair: float = 0.0
 
 
 @dataclass(frozen=True)
