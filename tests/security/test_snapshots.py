@@ -184,11 +184,35 @@ def test_files_of_secrets_beside_the_code_are_uploaded_as_well(code: Path, train
     )
     done = trainyard("submit", "all.yaml", "--dry-run")
     assert done.exit_code == 1
-    for place in ("shared/id_rsa", ".env", "image/.netrc", "data/a.p12"):
-        assert f"all.yaml:3:3: error[upload] job 'one' would upload {place} (secrets)" in done.stderr
+    for named, file, place in (
+        ("./shared, .env", "one.yaml", "shared/id_rsa"),
+        (".env]", "one.yaml", ".env"),
+        ("{build: ", "one.yaml", "image/.netrc"),
+        ("{path: data}", "all.yaml", "data/a.p12"),
+    ):
+        before = Path(file).read_text().partition(named)[0].split("\n")
+        at = f"{file}:{len(before)}:{len(before[-1]) + 1}"
+        assert f"{at}: error[upload] job 'one' would upload {place} (secrets)" in done.stderr
+    assert done.stderr.count("This names the file itself.") == 1
     found = json.loads(trainyard("lint", "one.yaml", "--select", "AML423", "--format", "json").stdout)
-    assert [each["message"].rpartition(": ")[2] for each in found] == ["id_rsa (secrets)", ". (secrets)"]
+    assert [each["message"].rpartition(": ")[2] for each in found] == ["id_rsa (secrets)", ".env (secrets)"]
     assert found[0]["hint"] == "Add `/id_rsa` to `.amlignore` in that folder."
+
+
+def test_files_of_secrets_are_reported_where_a_job_names_them_or_their_folder(
+    code: Path, trainyard: CommandLine
+) -> None:
+    Path("data").mkdir()
+    for file in ("data/.env", "src/id_rsa"):
+        Path(file).write_text("x")
+    inputs = "inputs:\n  data: {type: uri_folder, path: data}\n"
+    Path("job.yaml").write_text(f"{JOB}{inputs}")
+    done = trainyard("submit", "job.yaml", "--dry-run")
+    assert "job.yaml:7:34: error[upload] job 'job' would upload data/.env (secrets)" in done.stderr
+    assert "job.yaml:2:7: error[upload] job 'job' would upload src/id_rsa (secrets)" in done.stderr
+    given = trainyard("submit", "job.yaml", "--dry-run", "--set", "inputs.data.path=src/../data")
+    assert "--set: error[upload] job 'job' would upload data/.env (secrets)" in given.stderr
+    assert "job.yaml:7:" not in given.stderr.partition("error[upload]")[2]
 
 
 def test_secrets_in_yaml_are_not_submitted_unless_forced(code: Path, trainyard: CommandLine) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
 
 import click
@@ -25,11 +26,11 @@ from trainyard.printing import plain_text
 from trainyard.project_findings import findings_before_a_submission
 from trainyard.rehearse.local_data import local_path
 from trainyard.spec.computes import Computes
-from trainyard.spec.diagnostic import Diagnostic, SpecError
+from trainyard.spec.diagnostic import Diagnostic, Span, SpecError
 from trainyard.spec.findings import DocumentStore
 from trainyard.spec.loading import load_job, require_job
 from trainyard.spec.model import Job, Pipeline, code_of
-from trainyard.spec.resolution import Resolution
+from trainyard.spec.resolution import JobUse, Resolution
 from trainyard.spec.resolved import DataPath, Known
 from trainyard.spec.secrets import redacted_data
 from trainyard.spec.set_arguments import COMMAND_LINE, split_settings
@@ -174,29 +175,36 @@ def _not_fitting(resolution: Resolution, planned: Plan) -> Iterator[Diagnostic]:
     for job in planned.jobs:
         if job.estimate is not None and not job.estimate.fits:
             hint = "`trainyard plan` shows settings that fit."
-            yield Diagnostic(
-                resolution.jobs[job.name].job.key_span, "plan", f"{job.name} {job.estimate.memory_finding}", hint=hint
-            )
+            span = resolution.jobs[job.name].job.key_span
+            yield Diagnostic(span, "plan", f"{job.name} {job.estimate.memory_finding}", hint=hint)
 
 
 def _secret_files(resolution: Resolution) -> Iterator[Diagnostic]:
-    """Yield each file of a secret's shape that would be uploaded, at the first code or job that has it."""
-    first_uses: dict[Path, Job] = {}
+    """Yield each file of a secret's shape that would be uploaded, at the first place that names it or its folder."""
+    first_uses: dict[Path, tuple[Job, Span]] = {}
     for use in resolution.leaves.values():
-        given = (each for each in use.inputs.values() if isinstance(each, Known))
-        folders = [local_path(each.value, each).path for each in given if isinstance(each.value, DataPath)]
-        if (component := code_of(use.job.component)) is not None:
-            context = component.environment.build_path if component.environment is not None else None
-            folders += filter(None, (component.code, *component.additional_includes, context))
-        for folder in folders:
-            first_uses.setdefault(folder.resolve(), use.job)
-    for folder, job in first_uses.items():
-        rules = ignore_file(folder)
+        for path, span in _uploaded(use, resolution.store):
+            first_uses.setdefault(path.resolve(), (use.job, span))
+    for path, (job, span) in first_uses.items():
+        rules, folder = ignore_file(path), path if path.is_dir() else path.parent
         hint = f"Leave it out in `{rules.name if rules is not None else '.amlignore'}` in that folder."
-        for place in (upload.place for upload in doubtful_uploads(folder) if upload.reason == SECRETS):
+        for place in (upload.place for upload in doubtful_uploads(path) if upload.reason == SECRETS):
             message = plain_text(f"job '{job.name}' would upload {short(folder / place)} ({SECRETS})")
-            written = job.node.get("code")
-            yield Diagnostic(job.key_span if written is None else written.span, "upload", message, hint=hint)
+            yield Diagnostic(span, "upload", message, hint=hint if folder == path else "This names the file itself.")
+
+
+def _uploaded(use: JobUse, store: DocumentStore) -> Iterator[tuple[Path, Span]]:
+    """Yield what is uploaded with a job, and where it is named: in the job or in its component's file."""
+    if (component := code_of(use.job.component)) is not None:
+        node = use.job.node if use.job.has_own_command else store.peek(component.file).root
+        named = [node.get("code"), node.get("environment"), *node.items_of("additional_includes")]
+        context = component.environment.build_path if component.environment is not None else None
+        for path, written in zip_longest((component.code, context, *component.additional_includes), named):
+            if path is not None:
+                yield path, use.job.key_span if written is None else written.span
+    for given in use.inputs.values():
+        if isinstance(given, Known) and isinstance(given.value, DataPath):
+            yield local_path(given.value, given).path, given.written.span
 
 
 def _refuse(problems: Sequence[Diagnostic], *, force: bool) -> None:

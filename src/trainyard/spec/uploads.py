@@ -102,11 +102,11 @@ class Upload(NamedTuple):
 def doubtful_uploads(code: Path) -> list[Upload]:
     """Return what should hardly be uploaded of a code folder, as far as its ignore file leaves it in, by place.
 
-    A file that is included alone is at `.`. Azure ML's client follows links to wherever they lead; those that lead
-    outside are named, and not entered.
+    A file that is included alone is at its name. Azure ML's client follows links to wherever they lead; those that
+    lead outside are named, and not entered.
     """
     if is_within_root(code) and code.is_file():
-        return [Upload(".", reason)] if (reason := _reason(code, code.stat().st_size)) else []
+        return [Upload(code.name, reason)] if (reason := _reason(code, code.stat().st_size)) else []
     if not is_within_root(code) or not code.is_dir():
         return []
     # What cannot be read, or a pattern that nobody understands, is a finding of its own.
