@@ -10,8 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.lint.linter import lint
+from trainyard.lint.config import LintSettings
+from trainyard.lint.linter import lint, lint_files
 from trainyard.lint.processors import TooSlow, aside, divided, limited_cpu
+from trainyard.spec.diagnostic import SpecError
+from trainyard.spec.documents import Document
+from trainyard.spec.findings import DocumentStore
 
 COMPONENT = """\
 type: command
@@ -47,6 +51,25 @@ def test_findings_are_the_same_with_any_number_of_processes(many_files: Path) ->
     assert len(alone) > 60
     assert lint([many_files], processes=2).diagnostics == alone
     assert lint([many_files], processes=5).diagnostics == alone
+
+
+class Interrupted(Exception):
+    """Raised between files."""
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_first_pass_can_be_interrupted_before_any_file_is_read(many_files: Path, processes: int) -> None:
+    """As an editor does that has another text to check by then."""
+
+    def interrupt() -> None:
+        raise Interrupted
+
+    documents: dict[Path, Document | SpecError] = {}
+    store = DocumentStore(documents=documents)
+    files = [(file, False) for file in sorted(many_files.iterdir())]
+    with pytest.raises(Interrupted):
+        lint_files(files, LintSettings(), store, checkpoint=interrupt, processes=processes)
+    assert not documents
 
 
 def test_results_come_in_the_order_of_the_items() -> None:

@@ -271,10 +271,10 @@ class _Session:
     def check(self, files: Sequence[tuple[Path, bool]], outside: dict[Hashable, Any], processes: int) -> None:
         """Read files, and run the checks, which look beyond one file, when all are read."""
         by_schemas: Callable[[], _BySchemas] = dict
-        documents = [*self._documents_of(files)]
         is_aside, are_many = processes > 1, len(files) > _FEWEST_EACH
         # Loading schemas takes as long as the readers. Of few files, most are those that these name.
         if is_aside and are_many:
+            documents = [*self._documents_of(files)]
             by_schemas = aside(lambda: self._by_schemas(documents))
         for file, is_explicit in files:
             self.read_file(file, "asked" if is_explicit else "walked")
@@ -301,6 +301,7 @@ class _Session:
 
     def _documents_of(self, files: Iterable[tuple[Path, bool]]) -> Iterator[Document]:
         for file, _ in files:
+            self._checkpoint()
             with suppress(SpecError, TooSlow), limited_cpu(CPU_SECONDS):  # which is reported when its turn comes
                 if not self._settings.excludes(file):
                     yield self._store.peek(file)
