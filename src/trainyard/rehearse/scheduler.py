@@ -51,10 +51,6 @@ _TICK_SECONDS = 0.2
 _SECONDS_BETWEEN_WRITES_OF_TRIALS = 0.5
 _MOST_WARNINGS = 10
 _WITHOUT_RESULT: frozenset[Status] = frozenset({"failed", "canceled", "skipped"})
-_FACTS_OF_RESULTS = (
-    *("inputs", "command", "nodes", "processes_per_node", "distribution", "environment", "image"),
-    *("cache_key", "key_parts"),
-)
 _END_STATUSES: dict[Status, EndStatus] = {"completed": "FINISHED", "failed": "FAILED", "canceled": "KILLED"}
 
 
@@ -114,8 +110,10 @@ class Scheduler:
         for name, result in reused.items():
             take_over(self._context, name, result.earlier)
             # What the outputs were made with may differ from what this run would make them with.
-            for fact in _FACTS_OF_RESULTS:
-                setattr(self._record.jobs[name], fact, getattr(result.record, fact))
+            job, made = self._record.jobs[name], result.record
+            for fact in ("inputs", "command", "nodes", "processes_per_node", "distribution", "environment", "image"):
+                setattr(job, fact, getattr(made, fact))
+            job.cache_key, job.key_parts = made.cache_key, made.key_parts
             self._take_over(name, result.earlier, result.why)
         for name in self._jobs:  # in their order
             if name not in self._selection.run | self._selection.reused:

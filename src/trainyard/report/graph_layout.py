@@ -77,7 +77,7 @@ def lay_out(depends_on: Mapping[str, Sequence[str]], spacing: Spacing) -> Layout
 
     return Layout(
         places={job: place(job) for job in depends_on},
-        edges=tuple(Edge(*ends, tuple(map(place, path))) for ends, path in paths.items()),
+        edges=tuple(Edge(source, target, tuple(map(place, path))) for (source, target), path in paths.items()),
         depth=len(layers) * (spacing.box_depth + spacing.gap_between_layers) - spacing.gap_between_layers,
         breadth=max(breadth_of[v] + _size(v, spacing) / 2 for v in breadth_of),
     )

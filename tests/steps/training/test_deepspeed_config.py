@@ -19,9 +19,27 @@ from trainyard.settings.steps.training import TrainDeepSpeed
 from trainyard.steps import train_deepspeed
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.training.engines.deepspeed_config import read_deepspeed_config
-from trainyard.steps.training.engines.deepspeed_engine import refuse_frozen
+from trainyard.steps.training.engines.deepspeed_engine import _forward_of_cast_inputs, refuse_frozen
 
 BATCH = divide_batch(64, 8, 4)
+
+
+class Block(torch.nn.Module):
+    """Adds to a list that it is given, as some models collect their hidden states."""
+
+    def forward(
+        self, hidden: torch.Tensor, positions: tuple[torch.Tensor, ...], *, kept: list[torch.Tensor]
+    ) -> list[torch.dtype]:
+        kept.append(hidden)
+        return [each.dtype for each in (hidden, *positions, *kept)]
+
+
+def test_blocks_get_tensors_and_tuples_in_the_parameters_type_and_lists_as_they_are() -> None:
+    block, kept = Block(), [torch.zeros(1)]
+    _forward_of_cast_inputs(block, torch.bfloat16)
+    found = block(torch.zeros(1), (torch.zeros(1), torch.arange(2)), kept=kept)
+    assert found == [torch.bfloat16, torch.bfloat16, torch.int64, torch.float32, torch.bfloat16]
+    assert len(kept) == 2
 
 
 def settings(config: Path, **given: Any) -> TrainDeepSpeed:

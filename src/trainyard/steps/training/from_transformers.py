@@ -26,7 +26,7 @@ from trainyard.steps.training.weights_in_files import (
     warn_of_differences,
     weights_may_stay_in_files,
 )
-from trainyard.steps.training.weights_to_files import storage_id, write_tensors
+from trainyard.steps.training.weights_to_files import write_tensors
 
 # Before transformers is imported: a job must not wait for, or depend on, a server it was not told of.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -140,16 +140,11 @@ def save_model(model: Any, folder: Path, shard_bytes: int) -> None:
 
     A tensor larger than that has a file of its own. Raise StepError if the disk is full.
     """
-    from huggingface_hub.serialization import _torch
     from transformers import modeling_utils
 
     for name in _WEIGHTS_FILES:  # left from an earlier save in files of another size, either would be read first
         (folder / name).unlink(missing_ok=True)
-    # By itself it takes all tensors on the meta device for separate ones, however they share their storage.
-    with (
-        replaced(modeling_utils, "safe_save_file", lambda tensors, file, metadata: write_tensors(tensors, Path(file))),
-        replaced(_torch, "get_torch_storage_id", storage_id),
-    ):
+    with replaced(modeling_utils, "safe_save_file", lambda tensors, file, metadata: write_tensors(tensors, Path(file))):
         model.save_pretrained(folder, max_shard_size=shard_bytes)
 
 

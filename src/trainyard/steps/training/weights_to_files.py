@@ -8,6 +8,7 @@ rank one for each rank of the node that writes.
 
 from __future__ import annotations
 
+import collections
 import itertools
 import json
 import math
@@ -30,6 +31,7 @@ from trainyard.settings.files import describe_os_error
 from trainyard.settings.quantities import memory
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.files import write_durably
+from trainyard.steps.runtime.imports import replaced
 from trainyard.steps.training.engines.engine import Engine
 from trainyard.steps.training.engines.shared_model import without_memory
 from trainyard.steps.training.fragments import MODEL_KEY, Fragment, tensors_of
@@ -83,6 +85,8 @@ class Wanted(NamedTuple):
     start: int = 0
 
 
+# A range of what a rank writes, and the hops that bring it there.
+_Part = tuple[int, Wanted, int, int, list[tuple[int, int, dist.ProcessGroup | None]]]
 _planning: ContextVar[_Plan | None] = ContextVar("planning", default=None)
 
 
@@ -93,8 +97,7 @@ class _Plan(TorchDispatchMode):
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
-        initialize: Any = super().__init__  # without types
-        initialize()
+        TorchDispatchMode.__init__(self)
         tensors = tensors_of(model)
         self.files: list[PlannedFile] = []
         self._origins: dict[int, tuple[torch.Tensor, str | torch.Tensor]] = {
@@ -248,8 +251,7 @@ class Saving:
                 self._failures.append(StepError(what))
                 file.path.unlink(missing_ok=True)
                 break
-        for _ in arriving:
-            """After a failure too, the other ranks wait for what this one holds."""
+        collections.deque(arriving, maxlen=0)  # after a failure too, the other ranks wait for what this one holds
         self._raise_on_all()
 
     def _exchanged(self, wanted: Sequence[Sequence[Wanted]]) -> Iterator[torch.Tensor]:
@@ -265,7 +267,7 @@ class Saving:
         for turn in range(max(map(len, wanted))):
             self._still_at_work()
             parts = [
-                (writer, start, stop, world.host.route(holder, writer))
+                (writer, tensors[turn], start, stop, world.host.route(holder, writer))
                 for writer, tensors in enumerate(wanted)
                 for holder, (start, stop) in enumerate(
                     held[before[writer] + turn].tolist() if turn < len(tensors) else ()
@@ -273,31 +275,36 @@ class Saving:
                 if start < stop
             ]
             whole = torch.zeros(mine[turn].elements, dtype=mine[turn].dtype) if turn < len(mine) else torch.empty(0)
-            here = {number: whole[part[1] : part[2]] for number, part in enumerate(parts) if part[0] == world.rank}
-            for number, (writer, start, stop, route) in enumerate(parts):
+            here = {number: whole[part[2] : part[3]] for number, part in enumerate(parts) if part[0] == world.rank}
+            for number, (_, tensor, start, stop, route) in enumerate(parts):
                 if route[0][0] == world.rank:
-                    tensor = wanted[writer][turn]
-                    fragment, first = own[tensor.name], tensor.start + start
-                    values = fragment.values[first - fragment.start :][: stop - start]
-                    try:
-                        rounded = _rounded(values, tensor.dtype).cpu()
-                    except StepError as failure:  # raised at the end: others wait for the values
-                        self._failures.append(failure)
-                        rounded = values.to(tensor.dtype).cpu()
-                    here[number] = here[number].copy_(rounded) if number in here else rounded
+                    values = self._rounded_range(own[tensor.name], tensor.start + start, stop - start, tensor.dtype)
+                    here[number] = here[number].copy_(values) if number in here else values
             for hop in range(3):
-                exchange = []
-                for number, (writer, start, stop, route) in enumerate(parts):
-                    source, target, group = route[hop]
-                    if source == world.rank != target:
-                        exchange.append(dist.P2POp(dist.isend, here.pop(number), target, group, number))
-                    elif target == world.rank != source:
-                        arriving = here.setdefault(number, torch.empty(stop - start, dtype=wanted[writer][turn].dtype))
-                        exchange.append(dist.P2POp(dist.irecv, arriving, source, group, number))
-                for request in dist.batch_isend_irecv(exchange) if exchange else ():
-                    request.wait()
+                self._pass_on(hop, parts, here)
             if turn < len(mine):
                 yield whole
+
+    def _rounded_range(self, fragment: Fragment, start: int, elements: int, dtype: torch.dtype) -> torch.Tensor:
+        values = fragment.values[start - fragment.start :][:elements]
+        try:
+            return _rounded(values, dtype).cpu()
+        except StepError as failure:  # raised at the end: others wait for the values
+            self._failures.append(failure)
+            return values.to(dtype).cpu()
+
+    def _pass_on(self, hop: int, parts: Sequence[_Part], here: dict[int, torch.Tensor]) -> None:
+        """Exchange, for one hop of their routes, the parts that are here, by their numbers."""
+        exchange = []
+        for number, (_, tensor, start, stop, route) in enumerate(parts):
+            source, target, group = route[hop]
+            if source == self._world.rank != target:
+                exchange.append(dist.P2POp(dist.isend, here.pop(number), target, group, number))
+            elif target == self._world.rank != source:
+                values = here.setdefault(number, torch.empty(stop - start, dtype=tensor.dtype))
+                exchange.append(dist.P2POp(dist.irecv, values, source, group, number))
+        for request in dist.batch_isend_irecv(exchange) if exchange else ():
+            request.wait()
 
     def _raise_on_all(self) -> None:
         """Raise this rank's first failure, or another rank's as a StepError."""
@@ -352,10 +359,13 @@ def _rounded(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 def planned_files(model: torch.nn.Module, save: Save) -> list[PlannedFile] | None:
     """Return the files that `save` would write of a model's tensors. None if they would hold anything else."""
+    from huggingface_hub.serialization import _torch
+
     plan = _Plan(model)
     token = _planning.set(plan)
     try:
-        with plan:
+        # By itself transformers takes all tensors on the meta device for separate ones, however they share storages.
+        with plan, replaced(_torch, "get_torch_storage_id", storage_id):
             save(model)
     finally:
         _planning.reset(token)

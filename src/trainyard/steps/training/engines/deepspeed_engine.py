@@ -17,7 +17,6 @@ from functools import wraps
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_map_only
 
 from trainyard.settings.batch_arithmetic import BatchArithmetic
 from trainyard.settings.steps.training import TrainDeepSpeed, Training
@@ -251,16 +250,18 @@ def _compute_in(module: torch.nn.Module, stage: int, dtype: torch.dtype, device:
 def _forward_of_cast_inputs(module: torch.nn.Module, dtype: torch.dtype) -> None:
     """Cast inputs to the type that the parameters already have, as FSDP2's policy does.
 
-    Buffers keep their type: the frequencies of rotary positions, for example, are useless in bf16.
+    Buffers keep their type: frequencies of rotary positions are useless in bf16. So do lists, to which modules may add.
     """
     forward = module.forward
 
-    def rounded(value: torch.Tensor) -> torch.Tensor:
-        return value.to(dtype) if value.is_floating_point() else value
+    def rounded(value: Any) -> Any:
+        if isinstance(value, torch.Tensor) and value.is_floating_point():
+            return value.to(dtype)
+        return tuple(map(rounded, value)) if type(value) is tuple else value
 
     @wraps(forward)
     def cast(*arguments: Any, **named: Any) -> Any:
-        return forward(*tree_map_only(torch.Tensor, rounded, arguments), **tree_map_only(torch.Tensor, rounded, named))
+        return forward(*rounded(arguments), **{name: rounded(value) for name, value in named.items()})
 
     module.forward = cast
 

@@ -56,8 +56,10 @@ class SplitSums:
 
     def merge(self, other: Mapping[str, Any]) -> None:
         """Add the sums of another worker, as `document` returned them."""
-        for name in ("loss", "terms", "correct", "samples"):
-            setattr(self, name, getattr(self, name) + other[name])
+        self.loss += other["loss"]
+        self.terms += other["terms"]
+        self.correct += other["correct"]
+        self.samples += other["samples"]
         if self.confusion is not None:
             self.confusion += np.asarray(other["confusion"], dtype=np.int64)
 
