@@ -9,18 +9,12 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from trainyard.catalogue.gpus import find_gpu
-from trainyard.plan.estimate import reporters
-from trainyard.plan.estimate.architectures import find_architecture
-from trainyard.plan.estimate.estimator import estimate
-from trainyard.plan.estimate.intervals import interval_of
-from trainyard.plan.estimate.training import TrainingShape, machines_of_gpu
+from trainyard.plan.estimate import intervals
 
 Run = Callable[..., Any]
 
@@ -62,18 +56,24 @@ def test_where_no_settings_fit_other_trainings_that_do_are_named(trainyard: Run)
     assert "nearly all of them took longer" not in alone
 
 
-def test_an_interval_of_longer_times_only_says_so(trainyard: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No kind has such an interval today."""
-    assert (
-        "of small micro-batches" in trainyard("estimate", "--model", "gpt2", *H100, "--sequence-length", "128").stdout
-    )
-    machines = machines_of_gpu(find_gpu("H100"), 1)
-    found = estimate(TrainingShape(find_architecture("gpt2"), machines, "fsdp", 1, 1, 128))
-    usual, limits = interval_of(found.training), "nearly all of them took longer than predicted: take time and price as"
-    for low in (0.99, 1.0):
-        interval = replace(usual, time_low=low)
-        monkeypatch.setattr(reporters, "interval_of", {found.training: interval}.__getitem__)
-        assert any(limits in text for _, text in reporters.estimate_facts(found)) == (low >= 1)
+@pytest.mark.parametrize(("low", "are_limits"), [("0.99", False), ("1.01", True)])
+def test_an_interval_of_longer_times_only_says_so(
+    trainyard: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, low: str, are_limits: bool
+) -> None:
+    """Whatever the intervals of the day are: with another lowest time of small micro-batches in their file."""
+    file, text = tmp_path / "intervals.csv", intervals.INTERVALS_FILE.read_text(encoding="utf-8")
+    changed, rows = re.subn(r"^(small micro-batches,\d+,\d+),[\d.]+", rf"\1,{low}", text, flags=re.MULTILINE)
+    assert rows == 1
+    file.write_text(changed, encoding="utf-8")
+    monkeypatch.setattr(intervals, "INTERVALS_FILE", file)
+    intervals._intervals.cache_clear()
+    try:
+        small = trainyard("estimate", "--model", "gpt2", *H100, "--sequence-length", "128").stdout
+    finally:
+        intervals._intervals.cache_clear()
+    assert "of small micro-batches" in small
+    limits = "nearly all of them took longer than predicted: take time and price as lower limits"
+    assert (limits in small) == are_limits
 
 
 def test_what_is_offloaded_has_to_fit_in_main_memory(trainyard: Run) -> None:

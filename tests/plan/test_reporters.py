@@ -243,5 +243,13 @@ def test_each_profile_has_the_place_and_day_of_its_price_and_others_are_marked()
 def test_profiles_that_tie_are_named_alike() -> None:
     """A step that waits for Python takes as long on an H200 as on an H100, to 2 %; an A100's is not among them."""
     training = TrainingShape(find_architecture("llama-2-7b"), A100, "fsdp", 1, 1, 256)
-    _, *rows = profile_table(on_sizes(training, "ND96asr_v4", "ND96isr_H100_v5", "ND96isr_H200_v5"))
+    sizes = ("ND96asr_v4", "ND96isr_H100_v5", "ND96isr_H200_v5")
+    _, *rows = profile_table(on_sizes(training, *sizes))
     assert ["fastest" in row[-1] for row in rows] == [False, True, True]
+    steps = [
+        [found.estimate.time for found in on_sizes(replace(training, sequence_length=tokens), *sizes[1:])]
+        for tokens in (256, 128)
+    ]
+    assert steps[0] == steps[1], "with half the tokens a step takes as long: it waits for Python"
+    _, *rows = profile_table(on_sizes(replace(training, sequence_length=4096), *sizes))
+    assert ["fastest" in row[-1] for row in rows] == [False, False, True], "here the GPUs set the pace"

@@ -312,6 +312,9 @@ def test_the_fastest_and_the_cheapest_profile_are_named() -> None:
     found, slower = (
         estimator.estimate(replace(each.training, architecture=large)) for each in jobs if each is not None
     )
+    assert found.time is not None
+    assert slower.time is not None
+    assert slower.time.total > 2 * found.time.total
     _, *rows = reporters.profile_table(
         [reporters.OnProfile("nd96", "train", found), reporters.OnProfile("t4", "train", slower)]
     )

@@ -28,7 +28,7 @@ micro-batches. The median of transformers' BERT, GPT-2 and Llama, eager, under a
 KERNEL_SECONDS = 6e-6
 """How long a GPU takes for an operation beside what it computes and moves: to begin an empty one takes 3 µs
 (https://forums.developer.nvidia.com/t/too-much-time-for-kernel-launch-latency/233645), others have to fill and drain
-its multiprocessors too. Published trainings do not tell 3 from 13 µs."""
+its multiprocessors too. Chosen among 0, 3 and 6 µs by published trainings (docs/estimates.md)."""
 
 HALF_WAVE = 2**20
 """Results that a product on tensor cores might have beside its own in the same time: tiles of 128 x 128 leave half of
