@@ -181,6 +181,8 @@ TWO = "resources: {instance_count: 2, instance_type: Standard_ND96asr_v4, shm_si
         ("torchrun --nproc_per_node 8 --nnodes 2 --master_addr $MASTER_ADDR", [("AML622", "torchrun")]),
         ("torchrun --nproc_per_node 8 --nnodes 2 --rdzv_backend c10d --rdzv_endpoint $MASTER_ADDR:29500", []),
         ("torchrun $FLAGS", []),
+        ("torchrun --nproc_per_node 8 --nnodes 2 --master_addr $MASTER_ADDR $EXTRA", []),
+        ("export PET_NODE_RANK=$NODE_RANK && torchrun --nproc_per_node 8 --nnodes 2 --master_addr $MASTER_ADDR", []),
         ("PET_NNODES=2 torchrun --nproc_per_node 8", []),
     ],
 )
@@ -192,25 +194,22 @@ def test_a_launcher_that_is_not_told_of_the_other_machine_is_found(
     assert found(tmp_path, f"bash -c '{command}'" if nested else command, more=TWO) == expected
 
 
-SPREAD = f"distribution: {{type: pytorch, process_count_per_instance: 8}}\n{TWO}"
-
-
 @pytest.mark.parametrize(
-    ("before", "more", "expected"),
+    ("before", "expected"),
     [
-        ("echo $NODE_RANKS &&", SPREAD, [("AML560", "NODE_RANKS")]),
-        ("echo ${MASTER_ADR} &&", SPREAD, [("AML560", "MASTER_ADR")]),
-        ("echo $NODE_RANK ${RANKS:-2} &&", SPREAD, []),
-        ("export NODE_RANKS=2 && echo $NODE_RANKS &&", SPREAD, []),
-        ("echo $NODE_RANKS &&", SPREAD + "environment_variables: {NODE_RANKS: two}\n", []),
-        ("pip install tqdm &", "", [("AML559", "&")]),
-        ("pip install tqdm & wait;", "", []),
-        ("pip install tqdm &> pip.log &&", "", []),
-        ("pip install tqdm 2>&1 &&", "", []),
-        ("nvidia-smi -l 60 &", "", []),
+        ("pip install tqdm &", [("AML559", "&")]),
+        ("pip install tqdm & wait;", []),
+        ("pip install tqdm &> pip.log &&", []),
+        ("pip install tqdm 2>&1 &&", []),
+        ("nvidia-smi -l 60 &", []),
+        ("pip install 'https://x.org/y.whl?sv=1&sig=2' &&", []),
+        ('pip install "https://x.org/y.whl?sv=1&sig=2" &&', []),
+        ('echo "pip install a & b" &&', []),
+        ("pip install tqdm & installed=$!; tail --pid=$installed -f /dev/null;", []),
+        ("pip install tqdm > pip.log 2>&1 &&", []),
     ],
 )
-def test_what_nothing_sets_or_waits_for_is_found(
-    tmp_path: Path, before: str, more: str, expected: list[tuple[str, str]]
+def test_an_installation_that_nothing_waits_for_is_found(
+    tmp_path: Path, before: str, expected: list[tuple[str, str]]
 ) -> None:
-    assert found(tmp_path, f"{before} {RIGHT}", more=more) == expected
+    assert found(tmp_path, f"{before} {RIGHT}") == expected

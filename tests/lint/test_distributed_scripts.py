@@ -400,14 +400,13 @@ SAVED = 'torch.save(model.module.state_dict(), "outputs/model.pt")'
         (INIT, 'dist.init_process_group("nccl", world_size=torch.cuda.device_count())\n', "AML621"),
         (LAST, "    if dist.get_rank() == 0:\n        dist.barrier()\n        torch.save", "AML621"),
         (LAST, "    if local_rank == 0:\n        dist.all_reduce(loss)\n" + LAST, "AML621"),
-        (SAVED, SAVED + "\nrank = dist.get_rank()\nif rank != 0:\n    exit()\ndist.barrier()", "AML621"),
         (SAMPLED, SAMPLED + ", num_replicas=torch.cuda.device_count(), rank=local_rank", "AML636"),
         ("set_device(local_rank)", "set_device(0)", "AML633"),
         ('local_rank = int(os.environ["LOCAL_RANK"])', "rank = dist.get_rank()\nlocal_rank = rank", "AML633"),
     ],
     ids=[
         *("local_rank_for_rank", "one_rank", "gpus_for_world_size", "barrier_of_rank_0", "reduced_by_some"),
-        *("others_left", "divided_by_gpus", "gpu_0", "rank_by_another_name"),
+        *("divided_by_gpus", "gpu_0", "rank_by_another_name"),
     ],
 )
 def test_a_call_that_suits_other_jobs_is_found(tmp_path: Path, old: str, new: str, expected: str) -> None:
@@ -452,15 +451,124 @@ FSDP = RIGHT.replace(
     "torch.distributed.fsdp import (\n    FullyShardedDataParallel as FSDP,\n)",
 )
 FSDP = FSDP.replace("DDP(torch.nn.Linear(1, 1).cuda(), device_ids=[local_rank])", "FSDP(torch.nn.Linear(1, 1).cuda())")
-GATHERED = LAST.replace("    if", "    state = model.state_dict()\n    if") + '(state, "outputs/model.pt")'
+BY_RANK = "    if dist.get_rank() == 0:\n        "
+CHOSEN = "torch.cuda.set_device(local_rank)"
+ONE_MODULE = "import torch.distributed as dist\n\n\ndef sync():\n    dist.barrier()\n"
+SETS_VISIBLE = 'import os\n\nos.environ["CUDA_VISIBLE_DEVICES"] = os.environ["LOCAL_RANK"]\n'
+WITHOUT_SAVING = RIGHT.partition(LAST)[0]
+RANKS = "nodes = 2\nnode = int(os.environ['NODE_RANK'])\nrank = dist.get_rank()\n"
+IN_ENVIRONMENT = 'int(os.environ["RANK"])'
 
 
-def test_the_weights_of_a_sharded_model_are_gathered_by_all_processes(tmp_path: Path) -> None:
-    right, wrong = tmp_path / "right", tmp_path / "wrong"
-    right.mkdir()
-    wrong.mkdir()
-    assert rules(right, FSDP.replace("    if dist.get_rank() == 0:\n        " + SAVED, GATHERED)) == []
-    assert rules(wrong, FSDP.replace("model.module.state_dict", "model.state_dict")) == ["AML621"]
+def joined(arguments: str) -> str:
+    """The right script with these arguments of init_process_group."""
+    return RIGHT.replace(INIT, f"dist.init_process_group({arguments})\n")
+
+
+def at_the_end(lines: str) -> str:
+    """The right script, and lines after its training."""
+    return f"{WITHOUT_SAVING}{lines}"
+
+
+def in_place_of(old: str, new: str) -> str:
+    """The right script with something else in one place."""
+    assert old in RIGHT
+    return RIGHT.replace(old, new)
+
+
+SUITABLE = {
+    "gpus_of_all_machines": joined('"nccl", world_size=torch.cuda.device_count() * nodes'),
+    "rank_by_node": joined('"nccl", rank=int(os.environ["LOCAL_RANK"]) + 8 * int(os.environ["NODE_RANK"])'),
+    "rank_by_node_first": joined('"nccl", rank=8 * node + local'),
+    "from_the_environment": joined('"nccl", init_method="env://", rank=int(os.environ["RANK"])'),
+    "a_process_alone": joined('"gloo", rank=0, world_size=1'),
+    "a_store": joined('"gloo", store=dist.FileStore("store"), rank=0, world_size=size'),
+    "options": joined("**options"),
+    "a_group_of_one_machine": joined(
+        '"nccl", "tcp://localhost:1", rank=local_rank, world_size=torch.cuda.device_count()'
+    ),
+    "an_address_of_its_own": "import os\n\nos.environ.setdefault('MASTER_ADDR', address())\n"
+    + joined('"nccl", rank=int(os.environ["LOCAL_RANK"]), world_size=8'),
+    "a_helper_alone": "import torch.distributed as dist\n\n\ndef single():\n"
+    '    dist.init_process_group("gloo", rank=0, world_size=1)\n\n\n' + RIGHT,
+    "a_helper_that_nothing_calls": "import torch\n\n\ndef debug():\n    torch.cuda.set_device(0)\n\n\n" + RIGHT,
+    "remainder": in_place_of(CHOSEN, f"torch.cuda.set_device({IN_ENVIRONMENT} % torch.cuda.device_count())"),
+    "remainder_by_name": in_place_of(
+        CHOSEN, f"gpu = {IN_ENVIRONMENT} % torch.cuda.device_count()\ntorch.cuda.set_device(gpu)"
+    ),
+    "remainder_of_get_rank": in_place_of(CHOSEN, "torch.cuda.set_device(int(dist.get_rank()) % 8)"),
+    "set_twice": in_place_of(CHOSEN, f"torch.cuda.set_device(0)\n{CHOSEN}"),
+    "tuple": in_place_of(CHOSEN, "gpu = 0\nrank, gpu = setup()\ntorch.cuda.set_device(gpu)"),
+    "added": in_place_of(CHOSEN, "gpu = 0\ngpu += local_rank\ntorch.cuda.set_device(gpu)"),
+    "loop": in_place_of(CHOSEN, "gpu = 0\nfor gpu in [local_rank]:\n    torch.cuda.set_device(gpu)"),
+    "walrus": in_place_of(CHOSEN, "gpu = 0\nprint(gpu := local_rank)\ntorch.cuda.set_device(gpu)"),
+    "with": in_place_of(CHOSEN, "gpu = 0\nwith chosen() as gpu:\n    torch.cuda.set_device(gpu)"),
+    "global": in_place_of(
+        CHOSEN,
+        "gpu = 0\n\n\ndef choose():\n    global gpu\n    gpu, _ = local_rank, 0\n\n\n"
+        "choose()\ntorch.cuda.set_device(gpu)",
+    ),
+    "parameter": in_place_of(
+        CHOSEN,
+        "def other():\n    gpu = 0\n    return gpu\n\n\ndef choose(gpu):\n    torch.cuda.set_device(gpu)\n\n\n"
+        "other()\nchoose(local_rank)",
+    ),
+    "imported": "from config import gpu\n" + in_place_of(CHOSEN, "gpu = 0\ntorch.cuda.set_device(gpu)"),
+    "spawned": in_place_of(
+        CHOSEN,
+        "def work(rank, size):\n    torch.cuda.set_device(rank)\n\n\ntorch.multiprocessing.spawn(work, (8,), nprocs=8)",
+    ),
+    "samples_of_all_machines": in_place_of(SAMPLED, f"{SAMPLED}, num_replicas=torch.cuda.device_count() * 2"),
+    "samples_of_one_machine": RANKS
+    + in_place_of("data = T", "node_rank = 0\ndata = T").replace(
+        SAMPLED, f"{SAMPLED}, num_replicas=torch.cuda.device_count(), rank=local_rank"
+    ),
+    "rank_0_returns": "def gathered(t, out):\n    rank = dist.get_rank()\n    if rank == 0:\n"
+    "        dist.gather(t, out)\n        return out\n    dist.gather(t)\n    return None\n\n\n" + RIGHT,
+    "rank_0_exits": at_the_end(
+        BY_RANK[4:].replace("        ", "    ") + "dist.broadcast(loss, 0)\n    raise SystemExit\nwork()\n"
+    ),
+    "others_in_a_function": "import torch.distributed as dist\n\n\ndef work(w):\n    dist.broadcast(w, 0)\n\n\n"
+    + in_place_of(LAST, f"{BY_RANK}dist.broadcast(loss, 0)\n    else:\n        work(loss)\n{LAST}"),
+    "others_in_a_module": "from helpers import sync\n"
+    + in_place_of(LAST, f"{BY_RANK}dist.barrier()\n    else:\n        sync()\n{LAST}"),
+    "others_before": "from helpers import sync\n"
+    + in_place_of(LAST, f"    if dist.get_rank() != 0:\n        sync()\n{BY_RANK}dist.barrier()\n{LAST}"),
+    "leaders": in_place_of(LAST, f"{BY_RANK}dist.barrier(leaders)\n{LAST}"),
+    "leaders_by_place": in_place_of(LAST, f"{BY_RANK}dist.all_reduce(loss, dist.ReduceOp.SUM, leaders)\n{LAST}"),
+    "leaders_by_name": in_place_of(LAST, f"{BY_RANK}dist.broadcast(loss, 0, group=leaders)\n{LAST}"),
+    "leaders_of_objects": in_place_of(LAST, f"{BY_RANK}dist.all_gather_object(found, 1, leaders)\n{LAST}"),
+    "sent": in_place_of(
+        LAST, f"{BY_RANK}dist.recv(loss, 1)\n    elif dist.get_rank() == 1:\n        dist.send(loss, 0)\n{LAST}"
+    ),
+    "gathered": in_place_of(
+        LAST, f"{BY_RANK}dist.gather(loss, parts, 0)\n    else:\n        dist.gather(loss, None, 0)\n{LAST}"
+    ),
+    "once_for_all": in_place_of(LAST, "    dist.barrier()\n" + LAST),
+    "first_process_first": "from contextlib import contextmanager\n\n\n@contextmanager\ndef first(local_rank):\n"
+    "    if local_rank not in (-1, 0):\n        dist.barrier()\n    yield\n"
+    "    if local_rank == 0:\n        dist.barrier()\n\n\n" + RIGHT,
+    "fsdp_weights_of_all": FSDP.replace(LAST, "    state = model.state_dict()\n" + LAST).replace(
+        "model.module.state_dict()", "state"
+    ),
+    "fsdp_full_state_dict": FSDP.replace(
+        LAST, "    with FSDP.state_dict_type(model, kind, config):\n        state = model.state_dict()\n" + LAST
+    ).replace("model.module.state_dict()", "state"),
+    "fsdp_or_ddp": FSDP.replace("model = FSDP", "model = Net()\nif sharded:\n    model = FSDP"),
+    "visible_by_a_module": "import visible\n" + in_place_of(CHOSEN, "torch.cuda.set_device(0)"),
+    "notebook": in_place_of(CHOSEN, "if 'ipykernel' in sys.modules:\n    torch.cuda.set_device(0)\n" + CHOSEN),
+    "elastic": RIGHT.replace(INIT, 'if "RANK" in os.environ:\n    dist.init_process_group("nccl", rank=0)\n' + INIT),
+    "accelerate": "from accelerate import Accelerator\n\naccelerator = Accelerator()\n"
+    "if accelerator.is_main_process:\n    print(1)\naccelerator.wait_for_everyone()\n",
+}
+
+
+@pytest.mark.parametrize("script", SUITABLE.values(), ids=SUITABLE)
+def test_a_call_that_may_suit_the_job_is_left_alone(tmp_path: Path, script: str) -> None:
+    found = rules(
+        tmp_path, script, modules={"helpers.py": ONE_MODULE, "visible.py": SETS_VISIBLE}, shape=", instance_count: 2"
+    )
+    assert {"AML514", "AML621", "AML633", "AML634", "AML636"}.isdisjoint(found)
 
 
 HOROVOD = "import horovod.torch as hvd\n\nhvd.init()\nprint(hvd.rank())\n"
@@ -479,15 +587,36 @@ TRAINER = "import lightning as L\n\ntrainer = L.Trainer(devices=8)\n"
         (WORKERS, "{type: tensorflow, worker_count: 2}", []),
         (WORKERS, "{type: mpi}", ["AML634"]),
         (OWN_WORKERS, "{type: mpi}", []),
+        (WORKERS.replace("strategy", 'import os\n\nos.environ.update(TF_CONFIG="{}")\nstrategy', 1), "{type: mpi}", []),
+        ("import cluster\n" + WORKERS, "{type: mpi}", []),
+        (WORKERS, "{type: mpi}\nenvironment_variables: {TF_CONFIG: '{}'}", []),
+        (WORKERS.replace("()", "(cluster_resolver=resolver)"), "{type: mpi}", []),
         (TRAINER, EIGHT, ["AML634"]),
         (TRAINER.replace("=8", "=8, num_nodes=2"), EIGHT, []),
+        (TRAINER + 'L.Trainer(accelerator="cpu", logger=False)\n', EIGHT, []),
+        (TRAINER.replace("=8", "=8, num_nodes=2") + "L.Trainer(devices=[0], num_nodes=1)\n", EIGHT, []),
+        (TRAINER.replace("8", "[0], num_nodes=1"), EIGHT, []),
+        (TRAINER.replace("devices=8", "**options"), EIGHT, []),
+        (TRAINER.replace("=8", "=8, num_nodes=args.nodes"), EIGHT, []),
+        (TRAINER.replace("=8", "=args.devices"), EIGHT, []),
+        (
+            HOROVOD.replace("hvd.init", 'import os\n\nos.environ["HOROVOD_RANK"] = os.environ["RANK"]\nhvd.init'),
+            EIGHT,
+            [],
+        ),
+        (HOROVOD + "# started with gloo\n", EIGHT, []),
+        (MIRRORED + "print(rank)\n", EIGHT, []),
     ],
     ids=[
         *("horovod_pytorch", "horovod_mpi", "mirrored_on_two", "workers", "workers_mpi", "workers_by_hand"),
-        *("trainer_of_one", "trainer_of_two"),
+        *("workers_updated", "workers_of_a_module", "workers_of_the_job", "workers_resolved"),
+        *("trainer_of_one", "trainer_of_two", "second_trainer", "trainer_of_one_gpu", "trainer_alone", "options"),
+        *("nodes_by_flag", "devices_by_flag", "horovod_rank", "horovod_gloo", "mirrored_by_rank"),
     ],
 )
 def test_a_library_gets_the_distribution_that_it_reads(
     tmp_path: Path, script: str, distribution: str, expected: list[str]
 ) -> None:
-    assert rules(tmp_path, script, distribution, shape=", instance_count: 2") == expected
+    modules = {"cluster.py": 'import os\n\nos.environ["TF_CONFIG"] = "{}"\n'}
+    found = rules(tmp_path, script, distribution, modules, shape=", instance_count: 2")
+    assert [rule for rule in found if rule != "AML518"] == expected

@@ -318,6 +318,13 @@ def test_a_key_of_another_program_is_known_by_its_meaning(tmp_path: Path, text: 
         ("[torch, transformers, accelerate]", []),
         ("[torch, transformers, peft]", []),
         ("[torch, transformers==4.20.0]", []),
+        ("[torch, transformers==4.28.1]", []),
+        ("[torch, 'transformers~=4.26.0']", []),
+        ("[torch, 'transformers>=4.20,<4.28']", []),
+        ("[torch, 'transformers<4.29']", []),
+        ("[torch, 'transformers>=4.20,!=4.30.0']", []),
+        ("[torch, 'transformers>=4.29,<5']", [("AML509", "warning", 4)]),
+        ("[torch, transformers==4.46.1]", [("AML509", "warning", 4)]),
         ("[torch, 'transformers[torch]']", []),
     ],
 )

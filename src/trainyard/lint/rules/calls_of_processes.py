@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from trainyard.lint.checks import LintContext, check, known_words
 from trainyard.lint.placements import Placement
-from trainyard.lint.rules.distributed_scripts import NO_SAMPLER, ONE_GPU_FOR_ALL, PROCESSES_APART
+from trainyard.lint.rules.distributed_scripts import NO_SAMPLER, ONE_GPU_FOR_ALL, PROCESSES_APART, paths_and_files
 from trainyard.lint.rules.process_groups import OF_RANK, PROCESS_GROUP, conditional
-from trainyard.lint.scripts.syntax import Syntax, constant, dotted, line_of, walk
+from trainyard.lint.scripts.syntax import Syntax, dotted, keyword, line_of, walk
+from trainyard.project_files import text_or_empty
 from trainyard.settings.regex import regex
 from trainyard.spec.diagnostic import Diagnostic
 
-# By the path of a call: on which jobs it is wrong if it is written like this, a rule, what is wrong, and a hint.
-_CALLS: dict[str, list[list[str]]] = known_words("calls_of_processes")
+# The paths of a call; the jobs and arguments with which it is wrong; what beside it makes it right; a rule and texts.
+_CALLS: list[tuple[list[str], str, dict[str, str], str, str, str, str]] = known_words("calls_of_processes")
 _RULES = {rule.id: rule for rule in (PROCESS_GROUP, ONE_GPU_FOR_ALL, PROCESSES_APART, NO_SAMPLER)}
-_STARTS_PROCESSES = regex(r"\b(?:mpirun|horovodrun|srun)\b")
-_COLLECTIVE = regex(r"torch\.distributed\.(?:barrier|(?:all|broadcast|gather|reduce|scatter)(?:_\w+)?)")
-_SHARDS = regex(r"torch\.distributed\.fsdp\.(?:\w+\.)*FullyShardedDataParallel")
-_RANK_0 = regex(r"(?:\w+\.){0,3}(?:get_rank\(\)|(?:global_|local_)?rank) (==|!=|>) 0")
-_LEAVES = regex(r"return\b|raise SystemExit\b|(?:sys\.)?exit\(")
+_STARTS_PROCESSES = regex(r"\b(?:mpirun|mpiexec|horovodrun|srun)\b")
+# How many arguments a collective takes before its group.
+_BEFORE_GROUP = {"barrier": 0, "all_reduce": 2, "broadcast": 2, "all_gather": 2, "reduce": 3}
+_RANK_0 = regex(r"(?:(?:torch\.distributed|dist)\.get_rank\(\)|int\(os\.environ\['(LOCAL_)?RANK'\]\)) == 0")
+_ALONE = "waits for all processes, and only those of rank 0 call it"
+_LEAVES = regex(r"return\b|raise\b|continue\b|break\b|(?:\w+\.)?_?(?:exit|quit)\(")
 
 
 @check("placement")
@@ -30,76 +32,87 @@ def _calls_of_processes(placement: Placement, context: LintContext) -> Iterator[
     command = context.command_of(placement.component)
     if command is None or distribution is None or not nodes or not per_node or nodes * per_node < 2:
         return
+    if _STARTS_PROCESSES.search(command.text):
+        return
     has_gpus = placement.sku is None or placement.sku.gpu_count > 0
-    conditions = {
-        distribution.type: _STARTS_PROCESSES.search(command.text) is None,
-        "nodes": nodes > 1,
-        "gpus": per_node > 1 and has_gpus and "CUDA_VISIBLE_DEVICES" not in command.text,
-    }
+    jobs = {distribution.type, *(["nodes"] if nodes > 1 else []), *(["gpus"] if per_node > 1 and has_gpus else [])}
+    jobs |= {"no_workers"} if distribution.type != "tensorflow" else set()
     numbers = {"nodes": nodes, "per_node": per_node, "total": nodes * per_node}
+    settings = " ".join((command.reading.document.text, *placement.node.entries_of("environment_variables")))
     for called, file, syntax in context.scripts_of(command):
-        found = [(call, PROCESS_GROUP.id, *texts) for call, texts in _alone(syntax, per_node)]
-        known = [(call, row) for call in syntax.calls for row in _CALLS.get(dotted(call.func, syntax.imported), ())]
-        left_out = conditional(syntax) if known else set()
-        constants = {str(constant(node)) for node in (syntax.of(ast.Constant) if known else ())}
-        given = {constant(node.slice) for node in syntax.of(ast.Subscript) if isinstance(node.ctx, ast.Store)}
-        holds = {**conditions, "gpus": conditions["gpus"] and "CUDA_VISIBLE_DEVICES" not in constants}
-        for call, (words, pattern, rule, message, hint) in known:
-            is_set_here = "TF_CONFIG" in message and "TF_CONFIG" in given
-            if id(call) in left_out or is_set_here or not all(map(holds.get, words.split())):
-                continue
-            match = re.search(pattern, _written(call, syntax))
-            if match is not None:
-                found.append((call, rule, message.format(*match.groups(), **numbers), hint.format(**numbers)))
-        for call, rule, message, hint in found:
-            related = [line_of(file, call, "it is called here")]
-            yield _RULES[rule].at(called.place, f"{called.name}: {message}", hint, related)
+        for call, beside, rule, message, hint in (*_wrong_calls(syntax, jobs), *_alone(syntax, per_node)):
+            texts = [settings, *map(text_or_empty, paths_and_files(file, called, syntax)[1])]
+            if re.search(beside or "(?!)", "\n".join(texts)) is None:
+                related = [line_of(file, call, "it is called here")]
+                message = f"{called.name}: {message.format(**numbers)}"
+                found = _RULES[rule].at(called.place, message, hint.format(**numbers), related)
+                yield found._replace(severity="warning") if message.endswith(_ALONE) else found
 
 
-def _written(expression: ast.expr, syntax: Syntax, depth: int = 2) -> str:
-    """An expression as it would be without the variables that are assigned once."""
+def _wrong_calls(syntax: Syntax, jobs: set[str]) -> Iterator[tuple[ast.Call, str, str, str, str]]:
+    """The first call of each row, if all calls of its paths are always made, and with arguments that are wrong."""
+    by_path: dict[str, list[ast.Call]] = {}
+    for call in syntax.calls:
+        by_path.setdefault(dotted(call.func, syntax.imported), []).append(call)
+    left_out: set[int] | None = None
+    for paths, wrong_on, arguments, beside, rule, message, hint in _CALLS:
+        calls = [call for path in paths for call in by_path.get(path, ())]
+        found = [_captured(call, arguments, syntax) for call in calls] if jobs.issuperset(wrong_on.split()) else []
+        if found and None not in found:
+            left_out = _left_out(syntax) if left_out is None else left_out
+            if left_out.isdisjoint(map(id, calls)):
+                yield calls[0], beside, rule, message.replace("{0}", found[0] or ""), hint
+
+
+def _captured(call: ast.Call, arguments: dict[str, str], syntax: Syntax) -> str | None:
+    """What the patterns of a call's arguments capture; None if one does not match, or may be another."""
+    if any(isinstance(each, ast.Starred) for each in call.args) or any(each.arg is None for each in call.keywords):
+        return None
+    captured = ""
+    for argument, pattern in arguments.items():
+        name, _, place = argument.partition(" ")
+        given = keyword(call, name) or next(iter(call.args[int(place) :] if place else ()), None)
+        match = re.fullmatch(pattern, _written(given, syntax) if given is not None else "")
+        if match is None:
+            return None
+        captured += match[1] if match.re.groups else ""
+    return captured
+
+
+def _left_out(syntax: Syntax) -> set[int]:
+    """The nodes that are reached on a condition, or in functions that nothing names."""
+    named = {each.id for each in syntax.of(ast.Name)} | {each.attr for each in syntax.of(ast.Attribute)}
+    unused = [function for function in syntax.functions if function.name not in named]
+    return conditional(syntax) | {id(node) for function in unused for node in walk(function)}
+
+
+def _written(expression: ast.expr, syntax: Syntax, depth: int = 3) -> str:
+    """An expression as it would be without the variables that only one plain assignment binds, anywhere."""
     text = ast.unparse(expression)
-    parameters = {each.arg for each in syntax.of(ast.arg)}
-    for name in {node.id for node in walk(expression) if isinstance(node, ast.Name)} - parameters if depth else ():
+    others = {each.arg for each in syntax.of(ast.arg)} | {each.name for each in syntax.of(ast.ExceptHandler)}
+    others |= {each.name for each in syntax.of(ast.MatchAs)}
+    names = {each.id for each in walk(expression) if isinstance(each, ast.Name)} - others
+    for name in names if depth and "*" not in syntax.bound else ():
         values = syntax.assigned.get(name, ())
-        if len(values) == 1:
+        if len(values) == len(syntax.bound[name] if values else ()) == 1:
             value = _written(values[0], syntax, depth - 1).replace("\\", r"\\")
-            text = re.sub(rf"(?<![\w.]){name}\b(?!=)", value, text)
+            text = re.sub(rf"(?<![\w.'\"]){name}\b(?!=)", value, text)
     return text
 
 
-def _alone(syntax: Syntax, per_node: int) -> Iterator[tuple[ast.Call, tuple[str, str]]]:
-    """Collectives that rank 0 alone calls, or waits in when the others have left, if no others call one elsewhere."""
-    if not _collectives(syntax.body, syntax):
-        return
+def _alone(syntax: Syntax, per_node: int) -> Iterator[tuple[ast.Call, str, str, str, str]]:
+    """A collective within `if rank == 0:`, if nothing is otherwise done by rank, and its name is nowhere else."""
     of_rank = [each for each in syntax.of(ast.If) if OF_RANK.search(ast.unparse(each.test))]
-    blocks = (syntax.body, *(function.body for function in syntax.functions))
-    after = {id(each): block[at + 1 :] for block in blocks for at, each in enumerate(block)}
+    of_rank = [each for each in of_rank if "__name__" not in ast.unparse(each.test)]
     for each in of_rank:
-        test = ast.unparse(each.test)
-        sign = _RANK_0.fullmatch(test) if per_node > 1 or "local" not in test else None
-        if sign is None or (sign[1] != "==" and not _LEAVES.match(ast.unparse(each.body[-1]))):
-            continue
-        own, others = (each.body, each.orelse) if sign[1] == "==" else (after.get(id(each), []), each.body)
-        elsewhere = _collectives([*others, *(other for other in of_rank if other is not each)], syntax)
-        for name, call in _collectives(own, syntax).items():
-            if name not in elsewhere:
-                message = f"{ast.unparse(call.func)} waits for all processes, and only those of rank 0 call it"
-                yield call, (message, "Call it in every process, outside of the condition.")
-                break
-
-
-def _collectives(block: Sequence[ast.stmt], syntax: Syntax) -> dict[str, ast.Call]:
-    """What all processes must call, by name: torch.distributed's, without a group, and the weights of an FSDP model."""
-    found: dict[str, ast.Call] = {}
-    nodes = syntax.calls if block is syntax.body else [node for each in block for node in walk(each)]
-    for call in (node for node in nodes if isinstance(node, ast.Call)):
-        name = dotted(call.func, syntax.imported)
-        model, _, method = name.rpartition(".")
-        made = [
-            each for each in syntax.assigned.get(model, ()) if isinstance(each, ast.Call) and method == "state_dict"
-        ]
-        is_sharded = any(_SHARDS.fullmatch(dotted(each.func, syntax.imported)) for each in made)
-        if is_sharded or (_COLLECTIVE.fullmatch(name) and all(each.arg != "group" for each in call.keywords)):
-            found.setdefault(name, call)
-    return found
+        match = _RANK_0.fullmatch(_written(each.test, syntax))
+        if match is None or (match[1] and per_node < 2) or each.orelse or _LEAVES.match(ast.unparse(each.body[-1])):
+            return
+    for call in (node for each in of_rank for node in walk(each) if isinstance(node, ast.Call)):
+        holder, _, name = dotted(call.func, syntax.imported).rpartition(".")
+        has_group = len(call.args) > _BEFORE_GROUP.get(name, -1) or len(call.keywords) > 0
+        if holder == "torch.distributed" and not has_group:
+            message = f"{ast.unparse(call.func)} {_ALONE}"
+            hint = "Call it in every process, outside of the condition."
+            yield call, rf"\b{name}\b[\s\S]*\b{name}\b", PROCESS_GROUP.id, message, hint
+            return

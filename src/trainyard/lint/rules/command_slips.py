@@ -26,10 +26,9 @@ print(parser.parse_args())
 """
 _FLAG_WITHOUT_BLANK = regex(r"(?:\.py|\}\})(?=--[A-Za-z])")
 _IN_BACKGROUND = regex(r"(?<![&>|])&(?=\s*\Z)")
-_INSTALLS_IN_BACKGROUND = regex(
-    r"\b(?:pip3?|conda|mamba|apt-get)\s+(?:-y\s+)?install\b[^&|;\n]*(?<!>)(&)(?![&>\d])(?=\s*\S)"
-)
-_WAITS = regex(r"\bwait\b")
+_INSTALLERS = frozenset({"pip", "pip3", "conda", "mamba", "apt-get"})
+_AND_MORE = regex(r"[ \t]*(&)(?![&>])\s*[^\s\"')]")
+_WAITS = regex(r"\b(?:wait|fg)\b|\$!")
 
 
 REPEATED_FLAG = Rule("AML512", "repeated-flag", "warning").explained(
@@ -91,9 +90,9 @@ def _missing_blank(command: ParsedCommand, context: LintContext) -> Iterator[Dia
 
 
 LEFT_IN_BACKGROUND = Rule("AML559", "left-in-background", "warning").explained(
-    summary="Nothing waits for a program behind which there is a single `&`.",
+    summary="Nothing waits for a program that is followed by a single `&`.",
     why="At the end of the command, the job ends when the shell does, which is at once; the program is ended with it, "
-    "and the job counts as completed. Behind `pip install`, the next program starts before the packages are there.",
+    "and the job counts as completed. After `pip install … &`, the next program starts before the packages are there.",
     example="""\
 @command train ./src
 command: python train.py --epochs 3‹ ‸&⇒›
@@ -107,9 +106,12 @@ def _left_in_background(command: ParsedCommand, context: LintContext) -> Iterato
     match, calls = _IN_BACKGROUND.search(command.text), list(python_calls(command.text))
     if not calls or _WAITS.search(command.text):
         return
-    for installs in _INSTALLS_IN_BACKGROUND.finditer(command.text):
-        message = "nothing waits for this installation: what follows it starts at once"
-        yield LEFT_IN_BACKGROUND.at(command.span(*installs.span(1)), message, "Write &&.")
-    if match is not None and calls[-1].script.start >= simple_commands(command.text)[-1][0].start:
+    parts = simple_commands(command.text)
+    for words in parts:
+        sign = _AND_MORE.match(command.text, words[-1].end)
+        if sign is not None and words[0].text in _INSTALLERS and "install" in [word.text for word in words]:
+            message = "nothing waits for this installation: what follows it starts at once"
+            yield LEFT_IN_BACKGROUND.at(command.span(*sign.span(1)), message, "Write &&.")
+    if match is not None and calls[-1].script.start >= parts[-1][0].start:
         message = "the job ends at once, and this program with it"
         yield LEFT_IN_BACKGROUND.at(command.span(*match.span()), message, "Remove the &, or end with `wait`.")

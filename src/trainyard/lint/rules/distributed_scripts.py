@@ -115,14 +115,19 @@ def _read(called: CalledScript, file: Path, syntax: Syntax) -> _Script | None:
     # Before anything it imports is read: most scripts, such as Trainyard's steps, call nothing that a rule is about.
     if not any(dotted(call.func, syntax.imported) in _SUBJECTS for call in syntax.calls):
         return None
+    paths, files = paths_and_files(file, called, syntax)
+    if not _FRAMEWORKS.isdisjoint(path.partition(".")[0] for path in paths):
+        return None
+    trees = [tree for each in files if (tree := parse(each)) is not None]
+    return _Script("", called, syntax, frozenset(name for tree in trees for name in _names(tree)))
+
+
+def paths_and_files(file: Path, called: CalledScript, syntax: Syntax) -> tuple[set[str], set[Path]]:
+    """Return the paths that a script and modules of its code import, and the files of both."""
     folders = (called.root, file.parent)
     imports = all_imports(file, folders)
     paths = {each.path for each in imports} | set(syntax.imported.values())
-    if not _FRAMEWORKS.isdisjoint(path.partition(".")[0] for path in paths):
-        return None
-    files = {file} | {each.file for each in imports} | set(_modules(paths, folders))
-    trees = [tree for each in files if (tree := parse(each)) is not None]
-    return _Script("", called, syntax, frozenset(name for tree in trees for name in _names(tree)))
+    return paths, {file, *(each.file for each in imports), *_modules(paths, folders)}
 
 
 def _modules(paths: Iterable[str], folders: Sequence[Path]) -> Iterator[Path]:

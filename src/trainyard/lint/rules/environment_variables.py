@@ -8,17 +8,14 @@ from functools import lru_cache
 
 from trainyard.lint.checks import LintContext, LintedFile, check, known_words
 from trainyard.settings.regex import regex
-from trainyard.settings.suggestions import one_slip_from, only_close
+from trainyard.settings.suggestions import one_slip_from
 from trainyard.spec.diagnostic import Diagnostic, Span
-from trainyard.spec.distributions import PyTorch
 from trainyard.spec.documents import Document, Entry, Node, shorten
-from trainyard.spec.parsed import ParsedCommand
 from trainyard.spec.rule import Rule
 from trainyard.spec.secrets import SECRET_NAME, SECRET_VALUES
 
 _NAMES: frozenset[str] = frozenset(known_words("environment_variables"))
 _COUNTS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "CUDA_DEVICE_MAX_CONNECTIONS")
-_READ = regex(r"\$\{?([A-Z][A-Z_]{4,})\b(?!:?[-=+?])")
 _COUNT = regex(r"\s*[0-9]+(?:\s*,\s*[0-9]+)*\s*")
 _ALLOCATOR: list[str] = known_words("allocator")
 _LONG_NAME = 9
@@ -27,8 +24,7 @@ _LEVELS: dict[str, list[str]] = known_words("levels")
 
 MISSPELT_VARIABLE = Rule("AML560", "misspelt-variable", "warning").explained(
     summary="A variable differs by a typo from one of NCCL's, CUDA's or Python's, or has an unknown level.",
-    why="Nothing reads a variable of that name, and nothing says so. In the command of a distribution, it is one that "
-    "differs so from those that Azure ML sets: the shell puts nothing in its place.",
+    why="Nothing reads a variable of that name, and nothing says so.",
     example="""\
 @command
 command: python train.py
@@ -44,19 +40,6 @@ def _misspelt_variable(file: LintedFile, context: LintContext) -> Iterator[Diagn
     for holder in file.jobs:
         for name, entry in holder.entries_of("environment_variables").items():
             yield from _variable(name, entry)
-
-
-@check("command")
-def _misspelt_in_command(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
-    """`$NODE_RANKS`: what is read in a command, set nowhere, and close to what Azure ML sets for each process."""
-    known = PyTorch.rank_variables if isinstance(command.component.distribution, PyTorch) else ()
-    given = command.node.entries_of("environment_variables").keys()
-    for match in _READ.finditer(command.text):
-        name = match[1]
-        meant = None if name in known or name in given or f"{name}=" in command.text else only_close(name, known)
-        if meant is not None:
-            hint = f"Did you mean '{meant}'?"
-            yield MISSPELT_VARIABLE.at(command.span(*match.span(1)), f"nothing sets a variable '{name}'", hint)
 
 
 def _allocator(value: Node) -> Iterator[Diagnostic]:

@@ -22,12 +22,13 @@ _REGISTRIES = frozenset(("mcr.microsoft.com", "docker.io", "nvcr.io", "ghcr.io",
 _INSTRUCTIONS: list[str] = known_words("dockerfile")
 _VERBS: dict[str, list[str]] = known_words("package_managers")
 _MAKES_FILES = regex(
-    r"\b(?:git[ \t]+(?:clone|pull|checkout)|curl|wget|tee|cp|mv|cat|tar|unzip|pip-compile|poetry|uv)\b|>"
+    r"\b(?:git\b[^&|;]{0,80}\b(?:clone|pull|checkout|fetch|init|lfs|submodule|archive|restore|reset)|curl|wget|tee|cp|mv|"
+    r"cat|tar|unzip|pip-compile|poetry|uv)\b|>"
 )
 _STARTS_BASH = regex(r"\b(?:bash|bashrc|zsh|conda\.sh|hook)\b")
 _PLAIN_NAME = regex(r"(?:\./)?[\w-][\w./-]*")
-# Neither the PATH that the image has nor the folders of its programs.
-_NEW_PATH = regex(r"\s*PATH[ =]\"?(?!\S*\$)(?!(?:\S*:)?(?:/usr)?/bin\b)(/[^\s\"]*)")
+# Neither the PATH that the image has, perhaps on a line below, nor the folders of its programs.
+_NEW_PATH = regex(r"\s*PATH[ =][\"']?(?!.*\$)(?!.*(?<![\w/])(?:/usr)?/bin\b)(/[^\s\"']*)")
 _INSTRUCTION = regex(r"([A-Za-z]+)(?=\s|$)")
 
 

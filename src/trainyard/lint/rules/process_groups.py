@@ -42,7 +42,7 @@ PROCESS_GROUP = Rule("AML621", "process-group", "error").explained(
     why="NCCL needs a GPU for each process; on machines without one, use gloo. With a rank or an address of its own "
     "in the script, every process is the same one or waits for itself: Azure ML sets RANK, WORLD_SIZE and MASTER_ADDR, "
     "not with `type: mpi`, and under no other name (a warning). What all processes call together, such as `barrier()`, "
-    "waits forever where rank 0 alone calls it. Other code under a condition is not checked.",
+    "waits forever where rank 0 alone calls it (a warning). Other code under a condition is not checked.",
     example="""\
 @command - ./src
 command: python ‸train.py
@@ -197,29 +197,25 @@ def _machines_alone(placement: Placement, command: ParsedCommand) -> Iterator[Di
     nodes = placement.nodes
     if nodes is None or nodes < 2 or _starts_launchers(placement):
         return
+    settings = " ".join((command.reading.document.text, *placement.node.entries_of("environment_variables")))
     for words in simple_commands(command.text):
         launcher = next((word for word in words if word.text in LAUNCHER_MODULES), words[0])
-        given = {word.text.partition("=")[0].lstrip("-").replace("-", "_") for word, _ in _flags_of(words)[1]}
+        known, flags = _flags_of(words)
+        given = {word.text.partition("=")[0].lstrip("-").replace("-", "_") for word, _ in flags}
+        values = {value for _, value in flags}
+        is_known = launcher.text in _OF_TORCH and bool(known) and "PET_" not in settings
+        is_known = is_known and all(word.is_plain or word.text in values for word in words)
         if launcher.text in ("deepspeed", _DEEPSPEED_MODULE) and "hostfile" not in command.text:
             why = "trains by itself: deepspeed knows others from a --hostfile only"
-        elif launcher.text in _OF_TORCH and _is_for_one_machine(words) and "PET_" not in command.reading.document.text:
+        elif is_known and given.isdisjoint({"standalone", *("nnodes"[:end] for end in range(1, 7))}):
             why = f"trains by itself: {launcher.text} knows others from --nnodes, which is 1 by default"
-        elif launcher.text in _OF_TORCH and "master_addr" in given and given.isdisjoint(_OF_RANKS):
-            why = f"takes itself for the first: {launcher.text} gets no --node_rank"
+        elif is_known and "master_addr" in given and given.isdisjoint(_OF_RANKS):
+            why = f"joins as rank 0: {launcher.text} gets no --node_rank"
         else:
             continue
         message = f"each of the {nodes} machines {why}"
         hint = "Run the script with python and `distribution: {type: pytorch, process_count_per_instance: GPUS}`."
         yield LAUNCHER_FLAG.at(command.span(launcher.start, launcher.end), message, hint)
-
-
-def _is_for_one_machine(words: Sequence[Word]) -> bool:
-    """Whether a launcher of PyTorch gets no number of machines, and no flags from a variable or an input."""
-    known, flags = _flags_of(words)
-    values = {value for _, value in flags}
-    given = {word.text.partition("=")[0].lstrip("-").replace("-", "_") for word, _ in flags}
-    names_machines = any(name == "standalone" or (name and "nnodes".startswith(name)) for name in given)
-    return bool(known) and not names_machines and all(word.is_plain or word.text in values for word in words)
 
 
 def _starts_launchers(placement: Placement) -> bool:

@@ -31,8 +31,9 @@ _FINDS_MODULES = regex(r"PYTHONPATH|sys\.path|pip3? install|setup\.py|\bcd ")
 # `azureml:NAME:VERSION` or `azureml:NAME@latest`.
 _REGISTERED = regex(r"azureml:([^:@/]+)(?::([^:@/]+)|@latest)")
 _TRAINER = regex(r"transformers\.(?:Seq2Seq)?Train(?:er|ingArguments)")
-# https://github.com/huggingface/transformers/releases/tag/v4.28.0
-_WITHOUT_ACCELERATE = regex(r"transformers\s*[=<]=?\s*(?:[0-3]|4\.(?:1?\d|2[0-7]))\b")
+# https://github.com/huggingface/transformers/blob/v4.29.0/src/transformers/training_args.py
+_FIRST_WITH_ACCELERATE = (4, 29)
+_LEAST_VERSION = regex(r"(?<![!<])[=~>]=?\s*(\d+)(?:\.(\d+))?")
 _LEVELS_UP = 2
 # A folder beside the code with the name of a package that is installed is not what is imported.
 _INSTALLED: frozenset[str] = frozenset(known_words("packages_often_installed"))
@@ -115,11 +116,13 @@ print(pandas, SVC)
 @check("command")
 def _module_not_installed(command: ParsedCommand, context: LintContext) -> Iterator[Diagnostic]:
     conda = _conda_of(command, context)
-    names = [package.name for package in packages_of(conda)] if conda is not None else []
-    modules = modules_of(filter(None, names)) if names and None not in names else None
+    packages = {each.name: each.node.text for each in packages_of(conda)} if conda is not None else {}
+    modules = modules_of(filter(None, packages)) if packages and None not in packages else None
     if conda is None or modules is None:
         return
-    needs_accelerate = "transformers" in modules and _WITHOUT_ACCELERATE.search(str(conda.data)) is None
+    wanted = packages.get("transformers", "<1")
+    least = [(int(major), int(minor or 0)) for major, minor in _LEAST_VERSION.findall(wanted)]
+    needs_accelerate = wanted.endswith("transformers") or any(each >= _FIRST_WITH_ACCELERATE for each in least)
     for called, file in _decidable_calls(command, context):
         folders = _folders(called)
         own = modules_in(folders)
