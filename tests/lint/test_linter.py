@@ -255,6 +255,11 @@ def test_numbers_that_json_has_not_are_no_trouble(tmp_path: Path) -> None:
     assert rules_of(put(tmp_path, "c.yaml", text)) == []
 
 
+def test_numbers_that_json_has_not_are_reported_where_a_list_is_expected(tmp_path: Path) -> None:
+    file = put(tmp_path, "c.yaml", using("inputs.a") + "inputs: {a: {type: string, enum: .nan}}\n")
+    assert [found.rule for found in lint([file]).diagnostics if found.severity == "error"] == [WRONG_TYPE.id]
+
+
 def test_text_shows_the_line_the_culprit_and_the_mend(project: Path) -> None:
     train = project / "components" / "train.yaml"
     train.write_text(train.read_text().replace("${{inputs.epochs}}", "${{inputs.epoch}}"))

@@ -149,6 +149,8 @@ def _as_written(path: Sequence[str | int], root: Node) -> list[str | int]:
                 name = next(key for key in node.entries if key.lstrip("+0") == name.lstrip("0"))
             written.append(name)
             node = node.entries[name].value
+        elif isinstance(step, int) and not node.items:
+            break  # inside the list that stands for an infinity or NaN
         else:
             written.append(step)
             node = node.items[step] if isinstance(step, int) else node.entries[step].value
