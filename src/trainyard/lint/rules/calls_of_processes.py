@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from trainyard.lint.checks import LintContext, check, known_words
 from trainyard.lint.placements import Placement
@@ -13,7 +14,8 @@ from trainyard.lint.rules.process_groups import OF_RANK, PROCESS_GROUP, conditio
 from trainyard.lint.scripts.syntax import Syntax, dotted, keyword, line_of, walk
 from trainyard.project_files import text_or_empty
 from trainyard.settings.regex import regex
-from trainyard.spec.diagnostic import Diagnostic
+from trainyard.spec.diagnostic import Diagnostic, Severity
+from trainyard.spec.rule import Rule
 
 # The paths of a call; the jobs and arguments with which it is wrong; what beside it makes it right; a rule and texts.
 _CALLS: list[tuple[list[str], str, dict[str, str], str, str, str, str]] = known_words("calls_of_processes")
@@ -22,7 +24,6 @@ _STARTS_PROCESSES = regex(r"\b(?:mpirun|mpiexec|horovodrun|srun)\b")
 # How many arguments a collective takes before its group.
 _BEFORE_GROUP = {"barrier": 0, "all_reduce": 2, "broadcast": 2, "all_gather": 2, "reduce": 3}
 _RANK_0 = regex(r"(?:(?:torch\.distributed|dist)\.get_rank\(\)|int\(os\.environ\['(LOCAL_)?RANK'\]\)) == 0")
-_ALONE = "waits for all processes, and only those of rank 0 call it"
 _LEAVES = regex(r"return\b|raise\b|continue\b|break\b|(?:\w+\.)?_?(?:exit|quit)\(")
 
 
@@ -40,16 +41,26 @@ def _calls_of_processes(placement: Placement, context: LintContext) -> Iterator[
     numbers = {"nodes": nodes, "per_node": per_node, "total": nodes * per_node}
     settings = " ".join((command.reading.document.text, *placement.node.entries_of("environment_variables")))
     for called, file, syntax in context.scripts_of(command):
-        for call, beside, rule, message, hint in (*_wrong_calls(syntax, jobs), *_alone(syntax, per_node)):
+        for each in (*_wrong_calls(syntax, jobs), *_alone(syntax, per_node)):
             texts = [settings, *map(text_or_empty, paths_and_files(file, called, syntax)[1])]
-            if re.search(beside or "(?!)", "\n".join(texts)) is None:
-                related = [line_of(file, call, "it is called here")]
-                message = f"{called.name}: {message.format(**numbers)}"
-                found = _RULES[rule].at(called.place, message, hint.format(**numbers), related)
-                yield found._replace(severity="warning") if message.endswith(_ALONE) else found
+            if re.search(each.beside or "(?!)", "\n".join(texts)) is None:
+                related = [line_of(file, each.call, "it is called here")]
+                message, hint = (text.format(**numbers) for text in (f"{called.name}: {each.message}", each.hint))
+                yield each.rule.at(called.place, message, hint, related, severity=each.severity)
 
 
-def _wrong_calls(syntax: Syntax, jobs: set[str]) -> Iterator[tuple[ast.Call, str, str, str, str]]:
+class _WrongCall(NamedTuple):
+    """A call that is reported unless the regular expression `beside` finds what makes it right."""
+
+    call: ast.Call
+    beside: str
+    rule: Rule
+    message: str
+    hint: str
+    severity: Severity | None = None
+
+
+def _wrong_calls(syntax: Syntax, jobs: set[str]) -> Iterator[_WrongCall]:
     """The first call of each row, if all calls of its paths are always made, and with arguments that are wrong."""
     by_path: dict[str, list[ast.Call]] = {}
     for call in syntax.calls:
@@ -61,7 +72,7 @@ def _wrong_calls(syntax: Syntax, jobs: set[str]) -> Iterator[tuple[ast.Call, str
         if found and None not in found:
             left_out = _left_out(syntax) if left_out is None else left_out
             if left_out.isdisjoint(map(id, calls)):
-                yield calls[0], beside, rule, message.replace("{0}", found[0] or ""), hint
+                yield _WrongCall(calls[0], beside, _RULES[rule], message.replace("{0}", found[0] or ""), hint)
 
 
 def _captured(call: ast.Call, arguments: dict[str, str], syntax: Syntax) -> str | None:
@@ -100,7 +111,7 @@ def _written(expression: ast.expr, syntax: Syntax, depth: int = 3) -> str:
     return text
 
 
-def _alone(syntax: Syntax, per_node: int) -> Iterator[tuple[ast.Call, str, str, str, str]]:
+def _alone(syntax: Syntax, per_node: int) -> Iterator[_WrongCall]:
     """A collective within `if rank == 0:`, if nothing is otherwise done by rank, and its name is nowhere else."""
     of_rank = [each for each in syntax.of(ast.If) if OF_RANK.search(ast.unparse(each.test))]
     of_rank = [each for each in of_rank if "__name__" not in ast.unparse(each.test)]
@@ -112,7 +123,7 @@ def _alone(syntax: Syntax, per_node: int) -> Iterator[tuple[ast.Call, str, str, 
         holder, _, name = dotted(call.func, syntax.imported).rpartition(".")
         has_group = len(call.args) > _BEFORE_GROUP.get(name, -1) or len(call.keywords) > 0
         if holder == "torch.distributed" and not has_group:
-            message = f"{ast.unparse(call.func)} {_ALONE}"
-            hint = "Call it in every process, outside of the condition."
-            yield call, rf"\b{name}\b[\s\S]*\b{name}\b", PROCESS_GROUP.id, message, hint
+            message = f"{ast.unparse(call.func)} waits for all processes, and only those of rank 0 call it"
+            hint, again = "Call it in every process, outside of the condition.", rf"\b{name}\b[\s\S]*\b{name}\b"
+            yield _WrongCall(call, again, PROCESS_GROUP, message, hint, "warning")
             return

@@ -166,16 +166,20 @@ def _private_feature(pipeline: ParsedPipeline, context: LintContext) -> Iterator
 
 
 @check("file")
-def _jobs_of_their_own(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
-    """Jobs that only work inside a pipeline, or not at all, and code in a git repository.
+def _code_in_git(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
+    """Code in a git repository. The client looks at a component's when it is loaded, at a job's on submission."""
+    code = file.root.get("code")
+    if code is None or not code.text.startswith("git+") or _is_switched_on():
+        return
+    message = "code in a git repository is a private feature of Azure ML's client"
+    severity: Severity = "error" if file.kind == "component" else "warning"
+    yield PRIVATE_FEATURE.at(code.span, message, _HINT, severity=severity)
 
-    The client looks at the code of a component when it is loaded, at that of a job on submission.
-    """
-    kind, code = file.root.get("type"), file.root.get("code")
-    if code is not None and code.text.startswith("git+") and not _is_switched_on():
-        message = "code in a git repository is a private feature of Azure ML's client"
-        severity: Severity = "error" if file.kind == "component" else "warning"
-        yield PRIVATE_FEATURE.at(code.span, message, _HINT, severity=severity)
+
+@check("file")
+def _jobs_of_their_own(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
+    """Jobs that only work inside a pipeline, or not at all."""
+    kind = file.root.get("type")
     if kind is None or file.kind != "other_job":
         return
     if file.root.word("type") == "data_transfer":

@@ -167,7 +167,7 @@ def _launcher_flag(placement: Placement, context: LintContext) -> Iterator[Diagn
     if command is None:
         return
     gpus = placement.sku.gpu_count if placement.sku is not None else 0
-    numbers = {"nodes": nodes, "gpus": gpus, "all_gpus": gpus * (nodes or 1)}
+    numbers = {"nodes": nodes, "all_gpus": gpus * (nodes or 1)}
     for words in simple_commands(command.text):
         known, flags = _flags_of(words)
         for word, value in flags:
@@ -203,11 +203,12 @@ def _machines_alone(placement: Placement, command: ParsedCommand) -> Iterator[Di
         known, flags = _flags_of(words)
         given = {word.text.partition("=")[0].lstrip("-").replace("-", "_") for word, _ in flags}
         values = {value for _, value in flags}
+        names_machines = any(name == "standalone" or (name and "nnodes".startswith(name)) for name in given)
         is_known = launcher.text in _OF_TORCH and bool(known) and "PET_" not in settings
         is_known = is_known and all(word.is_plain or word.text in values for word in words)
         if launcher.text in ("deepspeed", _DEEPSPEED_MODULE) and "hostfile" not in command.text:
             why = "trains by itself: deepspeed knows others from a --hostfile only"
-        elif is_known and given.isdisjoint({"standalone", *("nnodes"[:end] for end in range(1, 7))}):
+        elif is_known and not names_machines:
             why = f"trains by itself: {launcher.text} knows others from --nnodes, which is 1 by default"
         elif is_known and "master_addr" in given and given.isdisjoint(_OF_RANKS):
             why = f"joins as rank 0: {launcher.text} gets no --node_rank"

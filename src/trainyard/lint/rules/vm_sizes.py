@@ -105,12 +105,6 @@ def _size_of_cluster(file: LintedFile, context: LintContext) -> Iterator[Diagnos
     # On Kubernetes an instance type is a name of the cluster's own.
     if size is not None and file.root.word("type") != "kubernetes":
         yield from _judged(size.value)
-    tier = file.root.get("tier")
-    if file.kind == "compute" and tier is not None and tier.text.lower().replace("_", "") == "lowpriority":
-        message = (
-            "low-priority machines were discontinued on 2026-03-31: these are Spot machines, which can be preempted"
-        )
-        yield LOW_PRIORITY.at(tier.span, message, "Save checkpoints to a mounted output, or write `tier: dedicated`.")
 
 
 @check("placement")
@@ -168,6 +162,16 @@ LOW_PRIORITY = Rule("AML611", "low-priority", "info").explained(
     example="type: amlcompute\nname: gpu\nsize: Standard_ND96asr_v4\nmax_instances: 2\n"
     "tier: ‹low_priority⇒dedicated›\n",
 )
+
+
+@check("file")
+def _low_priority(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
+    tier = file.root.get("tier")
+    if file.kind == "compute" and tier is not None and tier.text.lower().replace("_", "") == "lowpriority":
+        message = (
+            "low-priority machines were discontinued on 2026-03-31: these are Spot machines, which can be preempted"
+        )
+        yield LOW_PRIORITY.at(tier.span, message, "Save checkpoints to a mounted output, or write `tier: dedicated`.")
 
 
 def _several_nodes(placement: Placement) -> Value | None:
