@@ -43,9 +43,30 @@ def test_the_newest_price_counts_and_an_undated_one_is_a_rough_guide() -> None:
     assert (newest.usd_per_hour, newest.seen) == (19.108, "eastus, 2026-11-09")
     assert (usual.usd_per_hour, usual.seen) == (2 * 4.352, "eastus, 2026-06-18")
     assert price_of(find_sku("NC24"), "on demand") is None
-    spot = price_of(find_sku(T4), "spot")
+    spot = price_of(find_sku("HC44rs"), "spot")
     assert spot is not None
     assert spot.seen == "eastus, undated, so a rough guide"
+
+
+@pytest.mark.parametrize(
+    ("region", "on_demand", "spot"), [("westus2", 14.692, 2.463848), ("southcentralus", 17.63, 2.2919)]
+)
+def test_other_regions_have_prices_on_demand_and_spot(
+    monkeypatch: pytest.MonkeyPatch, region: str, on_demand: float, spot: float
+) -> None:
+    monkeypatch.setenv("AZURE_DEFAULTS_LOCATION", region)
+    found = [price_of(find_sku("NC96ads_A100_v4"), kind) for kind in KINDS]
+    assert [(each.usd_per_hour, each.seen) for each in found if each] == [
+        (on_demand, f"{region}, 2024-08-27"),
+        (spot, f"{region}, 2024-08-27"),
+    ]
+
+
+def test_no_spot_price_is_one_on_demand() -> None:
+    """A source that knows no spot price may state the one on demand in its place."""
+    on_demand = {(each.sku, each.region, each.usd_per_hour) for each in rows_of(Price, CSV_FILE) if each.kind != "spot"}
+    spot = {(each.sku, each.region, each.usd_per_hour) for each in rows_of(Price, CSV_FILE) if each.kind == "spot"}
+    assert not spot & on_demand
 
 
 def test_a_price_is_of_the_region_of_az_configure_where_there_is_one(

@@ -42,8 +42,7 @@ def test_text_says_what_each_job_takes(pipeline_of) -> None:
         "InfiniBand 1600 Gbit/s a node",
         "  batch        32 micro × 2 accumulation × 16 processes = 1024 samples",
         "  environment  azureml://registries/azureml/environments/acpt-pytorch-2.8-cuda12.6/versions/9",
-        "  price        on demand $54.394 an hour (eastus, 2026-11-09); "
-        "spot $5.983 an hour (eastus, undated, so a rough guide)",
+        "  price        on demand $54.394 an hour (eastus, 2026-11-09); spot $5.983 an hour (eastus, 2024-08-27)",
     ]
     assert "GPUs         1 of 8 a node, 7 idle" in text
     assert "  quota        192 vCPUs of Standard_ND96asr_v4" in text
@@ -151,7 +150,7 @@ def test_markdown_is_a_table_with_findings_beneath(pipeline_of, digits) -> None:
         "| `prepare` | 1 × Standard_ND96asr_v4 | 1 process on 1 node | 1 of 8 a node, 7 idle | – | 27.197 | 2.992 |"
     )
     assert "- **train**: batch sizes do not multiply out" in text
-    assert "Prices: eastus, 2026-11-09; eastus, undated" in text
+    assert "Prices: eastus, 2026-11-09; eastus, 2024-08-27" in text
     totals = "nodes 2 of gpus; quota 192 vCPUs of Standard_ND96asr_v4; on demand $54.394 an hour; spot $5.983 an hour."
     assert f"At one time, at most: {totals}" in text
 
