@@ -9,6 +9,7 @@ import pytest
 from trainyard.lint.config import LintSettings
 from trainyard.lint.linter import lint
 from trainyard.lint.rules import RULES
+from trainyard.resources import PACKAGE
 from trainyard.spec.rule import Rule
 
 # What no short text can show; `test_linter.py` has a test of each.
@@ -30,6 +31,11 @@ def test_every_rule_is_fully_described() -> None:
     assert len({rule.name for rule in RULES.values()}) == len(RULES)
     assert all(rule.summary.endswith(".") and rule.why.endswith((".", ".)")) for rule in RULES.values())
     assert {rule.id for rule in RULES.values() if rule.example is None} == WITHOUT_EXAMPLE
+
+
+def test_every_example_belongs_to_a_rule() -> None:
+    examples = PACKAGE / "spec" / "rule_examples"
+    assert {file.name for file in examples.iterdir()} == {f"{rule.id}.txt" for rule in WITH_EXAMPLE}
 
 
 @pytest.mark.parametrize("rule", WITH_EXAMPLE, ids=lambda rule: rule.id)

@@ -21,14 +21,6 @@ RUN_OUTPUT_NOT_FOUND = Rule("AML424", "run-output-not-found", "info").explained(
     why="`.trainyard/runs/NAME/jobs/JOB/outputs/` is written by `trainyard run FILE --name NAME`, for a FILE with that "
     "job. Until then a run of this file ends before its first job. The hint names the pipeline beside this one that "
     "has the job.",
-    example="""\
-=== pipelines/tune.yaml
-@pipeline azureml:train:1
-    inputs:
-      model: {type: uri_folder, path: ‸‹../.trainyard/runs/base/jobs/train/outputs/model⇒azureml:model:1›}
-=== pipelines/fit.yaml
-@pipeline azureml:train:1
-""",
 )
 
 DEFAULT_PORT_TYPE = "uri_folder"

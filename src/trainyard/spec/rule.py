@@ -1,19 +1,21 @@
 """A rule: its id, name, severity and explanation, with one example that is wrong and right.
 
 Rules that the readers of `spec` report are declared there, those of several readers in `spec/rules.py`; those of the
-linter are beside their checks in `lint/rules/`. `trainyard explain`, the documentation site's pages and the tests are
-all driven by these declarations.
+linter are beside their checks in `lint/rules/`. A rule's example is a file of its own, `spec/rule_examples/ID.txt`,
+which no check has to load. `trainyard explain`, the documentation site's pages and the tests are all driven by both.
 """
 
 import re
 from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple
 
+from trainyard.resources import PACKAGE
 from trainyard.settings.regex import regex
 from trainyard.settings.suggestions import only_close
 from trainyard.spec.diagnostic import Diagnostic, Related, Severity, Span
 
 EXAMPLE_FILE = "example.yaml"
+_EXAMPLES = PACKAGE / "spec" / "rule_examples"
 _CHANGE = regex("‹([^⇒›]*)⇒([^›]*)›")
 _POINTER = "‸"
 _FILE_LINE = regex(r"^=== (\S+)\n", re.MULTILINE)
@@ -72,8 +74,7 @@ def _head(line: re.Match[str]) -> str:
 class Rule(NamedTuple):
     """One kind of problem, with its texts, which `explained` adds.
 
-    `summary` is one sentence on what is wrong; `why` says what Azure ML does with it and how to fix it. Only what no
-    short file can show (a file that cannot be read) has no example.
+    `summary` is one sentence on what is wrong; `why` says what Azure ML does with it and how to fix it.
     """
 
     id: str
@@ -81,7 +82,6 @@ class Rule(NamedTuple):
     severity: Severity
     summary: str = ""
     why: str = ""
-    example: Example | None = None
     suppressed_by_errors: bool = False
     """Not reported in a file that has errors, because it is often just a consequence of one of them."""
     pedantic: bool = False
@@ -92,9 +92,15 @@ class Rule(NamedTuple):
     is_let_pass: bool = False
     """Errors are only reported by `trainyard run`: Azure ML takes them, or the job's own program decides."""
 
-    def explained(self, *, summary: str, why: str, example: str = "") -> "Rule":
-        """Return the rule with its text; `example` is in the form of an Example."""
-        return self._replace(summary=summary, why=why, example=Example(example) if example else None)
+    def explained(self, *, summary: str, why: str) -> "Rule":
+        """Return the rule with its text."""
+        return self._replace(summary=summary, why=why)
+
+    @property
+    def example(self) -> Example | None:
+        """A file that is wrong and right; None for what no short file can show, as one that cannot be read."""
+        file = _EXAMPLES / f"{self.id}.txt"
+        return Example(file.read_text(encoding="utf-8")) if file.is_file() else None
 
     def at(
         self,

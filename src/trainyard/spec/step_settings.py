@@ -29,67 +29,24 @@ from trainyard.spec.set_arguments import COMMAND_LINE
 from trainyard.spec.shell_lexer import Word
 from trainyard.spec.shell_words import StepCall
 
-TRAIN_COMPONENT = """\
-=== train.yaml
-@command train
-command: >-
-  python -m trainyard.steps.train_ddp --data '${{inputs.data}}' $[[ --settings '${{inputs.settings}}' ]]
-  $[[ --overrides '${{inputs.overrides}}' ]] $[[ --epochs ${{inputs.epochs}} ]]
-inputs:
-  data: {type: uri_folder}
-  settings: {type: uri_file, optional: true}
-  overrides: {type: string, optional: true}
-  epochs: {type: integer, optional: true}
-"""
-_PIPELINE = """\
-@pipeline ./train.yaml
-    inputs:
-      data: {type: uri_folder, path: "azureml:digits:1"}
-"""
-PIPELINE_OF_SETTINGS = (
-    _PIPELINE
-    + """\
-      settings: {type: uri_file, path: settings.yaml}
-=== settings.yaml
-"""
-)
 UNKNOWN_SETTING = Rule("AML340", "unknown-setting", "error", is_let_pass=True).explained(
     summary="A settings file, or overrides, have a key that the step does not have.",
     why="The step refuses it, once the machines are running and paid for. The keys are the settings of the step and of "
     "its task; data and outputs are given in the pipeline.",
-    example=PIPELINE_OF_SETTINGS
-    + """\
-task: image_classification
-‹weight_decai⇒weight_decay›: 0.1
-"""
-    + TRAIN_COMPONENT,
 )
 REFUSED_SETTING = Rule("AML341", "refused-setting", "error", is_let_pass=True).explained(
     summary="A setting has a value that the step refuses: of another type, out of range, or not a choice.",
     why="The step reads a settings file, its flags and overrides by the types, limits and choices of its settings, and "
     "refuses other values, once the machines are running and paid for.",
-    example=PIPELINE_OF_SETTINGS
-    + """\
-warmup_fraction: ‹10⇒0.1›
-"""
-    + TRAIN_COMPONENT,
 )
 INVALID_OVERRIDES = Rule("AML343", "invalid-overrides", "error", is_let_pass=True).explained(
     summary="Overrides that are not a mapping in YAML, or that hold an apostrophe.",
     why="`overrides` are one line such as `{weight_decay: 0.1, model_overrides: {num_hidden_layers: 2}}`. The command "
     "has them between apostrophes, so strings within are quoted with double quotes.",
-    example=_PIPELINE + "      overrides: ‸'{epochs: 3‹⇒}›'\n" + TRAIN_COMPONENT,
 )
 SETTINGS_NOT_FOUND = Rule("AML344", "settings-not-found", "error", is_let_pass=True).explained(
     summary="The settings file of a job does not exist.",
     why="It is uploaded with the job, so it has to be there when the job is submitted.",
-    example=_PIPELINE
-    + """\
-      settings: ‸{type: uri_file, path: ‹setting.yaml⇒settings.yaml›}
-=== settings.yaml
-epochs: 3
-"""
-    + TRAIN_COMPONENT,
 )
 
 _DEEPSPEED = "deepspeed_config"

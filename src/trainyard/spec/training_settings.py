@@ -27,10 +27,8 @@ from trainyard.spec.rule import Rule
 from trainyard.spec.set_arguments import COMMAND_LINE
 from trainyard.spec.step_settings import (
     INVALID_OVERRIDES,
-    PIPELINE_OF_SETTINGS,
     REFUSED_SETTING,
     SETTINGS_NOT_FOUND,
-    TRAIN_COMPONENT,
     UNKNOWN_SETTING,
     StepSettings,
     WrittenSettings,
@@ -40,103 +38,31 @@ BATCH_DOES_NOT_DIVIDE = Rule("AML319", "batch-does-not-divide", "error", is_let_
     summary="A global batch size is not a multiple of micro-batch size × processes.",
     why="micro_batch_size × accumulation steps × processes = global_batch_size. The training step refuses sizes that "
     "do not multiply out, once the machines are running and paid for.",
-    example="""\
-@pipeline ./train.yaml
-    inputs: {micro_batch_size: 32, global_batch_size: ‹1000⇒1024›}
-=== train.yaml
-@command train
-is_deterministic: true
-command: >-
-  python -m trainyard.steps.train_ddp --micro-batch-size ${{inputs.micro_batch_size}}
-  --global-batch-size ${{inputs.global_batch_size}}
-inputs:
-  micro_batch_size: {type: integer}
-  global_batch_size: {type: integer}
-distribution: {type: pytorch, process_count_per_instance: 8}
-resources: {instance_count: 2, shm_size: 64g}
-""",
 )
 SETTINGS_NOT_JSON = Rule("AML320", "settings-not-json", "error", is_let_pass=True).explained(
     summary="A model's settings are not a JSON object.",
     why="The training step reads `model_overrides` as JSON, and refuses anything else.",
-    example="""\
-@pipeline ./train.yaml
-    inputs: {model_overrides: ‸'{‹⇒"›depths‹⇒"›: [2, 2]}'}
-=== train.yaml
-@command train
-command: python -m trainyard.steps.train_ddp --model-overrides '${{inputs.model_overrides}}'
-inputs:
-  model_overrides: {type: string}
-""",
 )
 UNKNOWN_MODEL_TYPE = Rule("AML323", "unknown-model-type", "error", is_let_pass=True).explained(
     summary="A model type that transformers does not have for the task.",
     why="The training step makes the model of this type, and refuses one that its transformers does not know, once the "
     "machines are running and paid for. The types are compared with those of the version that the message names; "
     "where your environment has a newer one with more of them, add a comment that ignores this rule.",
-    example=PIPELINE_OF_SETTINGS
-    + """\
-task: language_modeling
-model_type: ‸‹lama⇒llama›
-"""
-    + TRAIN_COMPONENT,
 )
 UNKNOWN_MODEL_SETTING = Rule("AML324", "unknown-model-setting", "error", is_let_pass=True).explained(
     summary="A setting in `model_overrides` that the model type does not have.",
     why="transformers takes any name, so a mistyped one would change nothing; the training step refuses it, once the "
     "machines are running and paid for.",
-    example=PIPELINE_OF_SETTINGS
-    + """\
-task: language_modeling
-model_type: llama
-model_overrides: {‹num_layers⇒num_hidden_layers›: 4}
-"""
-    + TRAIN_COMPONENT,
 )
 FORMAT_WITHOUT_SOURCE = Rule("AML325", "format-without-source", "error", is_let_pass=True).explained(
     summary="Images of a format without the folder that holds them, or a folder for the built-in digits.",
     why="prepare_images reads its `source`, a folder of this `format`; only the digits come with scikit-learn. It "
     "refuses a format without a source, and a source that it would not read.",
-    example="""\
-@pipeline
-jobs:
-  prepare:
-    component: ./prepare.yaml
-    inputs: {format: ‸‹folder⇒digits›}
-=== prepare.yaml
-@command prepare
-command: python -m trainyard.steps.prepare_images --format '${{inputs.format}}' $[[ --source '${{inputs.source}}' ]]
-inputs:
-  format: {type: string}
-  source: {type: uri_folder, optional: true}
-""",
 )
 DATA_WEIGHTS = Rule("AML326", "data-weights", "error", is_let_pass=True).explained(
     summary="Weights of mixed datasets that are not one positive number for each of them.",
     why="`data_weights` has a weight for each of `data`, `data_2`, `data_3` and `data_4` the job has. The training "
     "step refuses others, once the data are prepared and the machines are running and paid for.",
-    example="""\
-@pipeline
-inputs:
-  chats: {type: uri_folder, path: azureml:chats:1}
-  books: {type: uri_folder, path: azureml:books:1}
-jobs:
-  train:
-    component: ./train.yaml
-    inputs:
-      data: ${{parent.inputs.chats}}
-      data_2: ${{parent.inputs.books}}
-      data_weights: ‸"3,1‹,1⇒›"
-=== train.yaml
-@command train
-command: >-
-  python -m trainyard.steps.train_ddp --data '${{inputs.data}}' $[[ --data-2 '${{inputs.data_2}}' ]]
-  $[[ --data-weights '${{inputs.data_weights}}' ]]
-inputs:
-  data: {type: uri_folder}
-  data_2: {type: uri_folder, optional: true}
-  data_weights: {type: string, optional: true}
-""",
 )
 
 _OWN_TRAINING = regex(r"\btrainyard[./]steps[./]train_")

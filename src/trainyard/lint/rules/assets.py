@@ -45,12 +45,6 @@ NO_VERSION = Rule("AML409", "no-version", "error").explained(
     why="`azureml:NAME` alone loads, but Azure ML's client refuses it on submission. Write `azureml:NAME:VERSION` or "
     "`azureml:NAME@latest`. This is a warning in a registry's address, and for names that begin with `AzureML-`: the "
     "client sends those as they are.",
-    example="""\
-type: command
-name: train
-command: python train.py
-environment: azureml:torch‹⇒:3›
-""".replace("azureml:torch", "‸azureml:torch"),
 )
 
 
@@ -147,12 +141,6 @@ def _taken_otherwise(path: Node, file: LintedFile) -> Iterator[Diagnostic]:
 MOVING_VERSION = Rule("AML410", "moving-version", "warning", pedantic=True).explained(
     summary="The reference follows the latest version of an asset.",
     why="A training that runs today may fail tomorrow, and every new version makes steps run again. Pin the version.",
-    example="""\
-type: command
-name: train
-command: python train.py
-environment: ‸azureml://registries/azureml/environments/sklearn-1.5/‹labels/latest⇒versions/17›
-""",
 )
 
 
@@ -161,12 +149,6 @@ UNKNOWN_CURATED_ENVIRONMENT = Rule("AML411", "unknown-curated-environment", "war
     why="Only reported for names of old tutorials, with what is there today, and for names that resemble the ACPT, "
     "TensorFlow and scikit-learn families. Newer versions than those known here, and environments that this repository "
     "defines, are not reported. Check with `az ml environment list --registry-name azureml`.",
-    example="""\
-type: command
-name: train
-command: python train.py
-environment: ‸azureml://registries/azureml/environments/‹acpt-pytorch-2.8-cuda12.4⇒acpt-pytorch-2.8-cuda12.6›/versions/7
-""",
 )
 
 
@@ -253,15 +235,6 @@ UNKNOWN_ASSET = Rule("AML422", "unknown-asset", "warning").explained(
     why="A file of the repository defines an environment, a component, data or a model of almost this name, and none "
     "has this name. A version above the one in the repository's only file of that name is a note: one of the two may "
     "have been forgotten.",
-    example="""\
-@pipeline ./train.yaml
-  train_again:
-    component: ‸azureml:digits_‹trian⇒train›:3
-=== train.yaml
-@command digits_train
-version: 3
-command: echo training
-""",
 )
 
 

@@ -31,14 +31,6 @@ FILE_NOT_IN_CODE = Rule("AML418", "file-not-in-code", "error").explained(
     summary="A file or folder that the code does not contain is given to cd, bash, pip, conda, Spark or PYTHONPATH.",
     why="The command runs in a copy of the `code` folder, and nothing else of the repository is there. Only reported "
     "if nothing earlier in the command could have created it, and if the folder contains Python files at all.",
-    example="""\
-@command train ./src
-command: pip install -r ‹requirement.txt⇒requirements.txt› && python train.py
-=== src/train.py
-print("training")
-=== src/requirements.txt
-pandas==2.2.3
-""",
 )
 
 
@@ -136,15 +128,6 @@ SCRIPT_LEFT_OUT = Rule("AML407", "script-left-out", "error", is_let_pass=True).e
     summary="The script, or the archive it is in, is excluded from the uploaded code by .amlignore or .gitignore.",
     why="It is in the folder but not uploaded, so the job does not find it. `.amlignore` takes precedence over "
     "`.gitignore`.",
-    example="""\
-@command train ./src
-command: python ‸train.py
-=== src/train.py
-print("training")
-=== src/.amlignore
-‹*.py
-⇒notebooks/
-›""",
 )
 
 
@@ -166,13 +149,6 @@ def _script_left_out(command: ParsedCommand, context: LintContext) -> Iterator[D
 MODULE_NOT_FOUND = Rule("AML408", "module-not-found", "error", is_let_pass=True).explained(
     summary="The package in the code has no such module.",
     why="Only reported if the package is in the code; one that is installed in the environment cannot be checked.",
-    example="""\
-@command train ./src
-command: python -m digits.‹trian⇒train›
-=== src/digits/__init__.py
-=== src/digits/train.py
-print("training")
-""".replace("digits.‹", "‸digits.‹"),
 )
 
 
@@ -214,17 +190,6 @@ DOUBTFUL_UPLOAD = Rule("AML423", "doubtful-upload", "warning").explained(
     "unless the folder's `.amlignore`, or else its `.gitignore`, leaves it out. Everyone who may read the workspace's "
     "storage can read them: `.env`, private keys, `.git` with everything that was ever committed. Checkpoints above "
     "10 MiB, other files above 200 MiB, and what makes a folder larger than 300 MB belong in a data asset or a model.",
-    example="""\
-@command train
-code: ‸./src
-command: python train.py
-=== src/train.py
-print("training")
-=== src/.env
-SECRET=1
-=== src/.amlignore
-‹data/⇒.env›
-""",
 )
 
 

@@ -50,12 +50,6 @@ LEGACY_BINDING = Rule("AML208", "legacy-binding", "error", is_let_pass=True).exp
     summary="Azure ML does not substitute this form of binding: `$inputs.x`, `{inputs.x}`, `{{inputs.x}}`.",
     why="It comes from an earlier version or from another program. The shell gets it as written: `$inputs.x` becomes "
     "`.x`. Write `${{inputs.x}}`.",
-    example="""\
-@command train
-command: python -m train --epochs ${{inputs.epochs}} --rounds ‹$inputs.epochs⇒${{inputs.epochs}}›
-inputs:
-  epochs: {type: integer, default: 3}
-""",
 )
 
 
@@ -85,12 +79,6 @@ OPTIONAL_INPUT_OUTSIDE = Rule("AML209", "optional-input-outside", "warning").exp
     summary="An optional input without a default is used outside `$[[ … ]]`.",
     why="If it is not set there is nothing to substitute, and Azure ML rejects the job. Inside `$[[ … ]]` the whole "
     "part is omitted.",
-    example="""\
-@command train
-command: python -m train ‹⇒$[[ ›--max-steps ‸${{inputs.max_steps}}‹⇒ ]]›
-inputs:
-  max_steps: {type: integer, optional: true}
-""",
 )
 
 
@@ -109,12 +97,6 @@ REQUIRED_INPUT_INSIDE = Rule("AML210", "required-input-inside", "warning").expla
     summary="A `$[[ … ]]` contains no optional input.",
     why="It is omitted if an optional input inside it is not set; without one, it is never omitted. Declare the input "
     "`optional: true`, or remove the brackets.",
-    example="""\
-@command train
-command: python -m train ‹$[[ ⇒›--epochs ${{inputs.epochs}}‹ ]]⇒›
-inputs:
-  epochs: {type: integer}
-""",
 )
 
 
@@ -139,17 +121,6 @@ UNUSED_INPUT = Rule("AML211", "unused-input", "warning", suppressed_by_errors=Tr
     "variables, where `AZUREML_PARAMETER_…` has the values of inputs. Three and more are one note: the component is "
     "called with what others need. Data that only makes the job wait for another one is not reported if its name "
     "(`wait_for`, `after_training`) or description says so, and a note if a pipeline binds it to a job's output.",
-    example="""\
-@command train ./src
-command: python train.py --epochs ${{inputs.epochs}}‹⇒ --seed ${{inputs.seed}}›
-inputs:
-  epochs: {type: integer, default: 3}
-  ‸seed: {type: integer, default: 0}
-=== src/train.py
-import sys
-
-print(sys.argv)
-""",
 )
 
 
@@ -191,12 +162,6 @@ UNWRITTEN_OUTPUT = Rule("AML212", "unwritten-output", "warning", suppressed_by_e
     summary="The command does not use a declared output.",
     why="The script does not know its path, so it cannot write to it; whoever reads the output gets an empty folder. "
     "A note where the command is a stub, such as `echo hello`.",
-    example="""\
-@command train
-command: python -m train‹⇒ --model '${{outputs.model}}'›
-outputs:
-  ‸model: {type: uri_folder}
-""",
 )
 
 

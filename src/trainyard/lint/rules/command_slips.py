@@ -15,15 +15,6 @@ from trainyard.spec.rule import Rule
 from trainyard.spec.shell_lexer import Word, simple_commands
 from trainyard.spec.shell_words import python_calls
 
-_TRAIN = """\
-=== src/train.py
-import argparse
-
-parser = argparse.ArgumentParser()
-parser.add_argument("--epochs", type=int)
-parser.add_argument("--seed", type=int)
-print(parser.parse_args())
-"""
 _FLAG_WITHOUT_BLANK = regex(r"(?:\.py|\}\})(?=--[A-Za-z])")
 _IN_BACKGROUND = regex(r"(?<![&>|])&(?=\s*\Z)")
 _INSTALLERS = frozenset({"pip", "pip3", "conda", "mamba", "apt-get"})
@@ -35,11 +26,6 @@ REPEATED_FLAG = Rule("AML512", "repeated-flag", "warning").explained(
     summary="The command passes a flag twice.",
     why="argparse keeps the last value and drops the others silently. Flags that collect values "
     '(`action="append"`, click\'s `multiple=True`) are not reported, nor are scripts whose flags cannot be read.',
-    example="""\
-@command train ./src
-command: python train.py --epochs 3 ‸‹--epochs⇒--seed› 4
-"""
-    + _TRAIN,
 )
 
 
@@ -74,11 +60,6 @@ def _blank_after_equals(command: ParsedCommand, context: LintContext) -> Iterato
 MISSING_BLANK = Rule("AML558", "missing-blank", "error").explained(
     summary="A space is missing before a flag: `train.py--epochs`, `${{inputs.x}}--seed`.",
     why="The shell takes both for one word, so that the script is not found, or the flag is part of a value.",
-    example="""\
-@command train ./src
-command: python train.py‹⇒ ›‸--epochs 3
-"""
-    + _TRAIN,
 )
 
 
@@ -93,11 +74,6 @@ LEFT_IN_BACKGROUND = Rule("AML559", "left-in-background", "warning").explained(
     summary="Nothing waits for a program that is followed by a single `&`.",
     why="At the end of the command, the job ends when the shell does, which is at once; the program is ended with it, "
     "and the job counts as completed. After `pip install … &`, the next program starts before the packages are there.",
-    example="""\
-@command train ./src
-command: python train.py --epochs 3‹ ‸&⇒›
-"""
-    + _TRAIN,
 )
 
 

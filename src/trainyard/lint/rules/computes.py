@@ -39,10 +39,6 @@ COMPUTE_FORM = Rule("AML412", "compute-form", "warning").explained(
     summary="This is not a valid reference to a compute.",
     why="Computes have neither versions nor registries: write `azureml:NAME`, `serverless`, `local`, or the full "
     "resource id.",
-    example="""\
-@pipeline azureml:train:1
-    compute: ‸azureml:gpu-cluster‹:1⇒›
-""",
 )
 
 
@@ -117,14 +113,6 @@ def _location(file: LintedFile, context: LintContext) -> Iterator[Diagnostic]:
 UNKNOWN_COMPUTE = Rule("AML413", "unknown-compute", "warning").explained(
     summary="The name of a compute differs by a typo from one in the project.",
     why="The compute files next to the pipeline define a cluster of almost the same name, and none of this name.",
-    example="""\
-@pipeline azureml:train:1
-    compute: ‸azureml:gpu-‹clutser⇒cluster›
-=== compute/gpu.yaml
-type: amlcompute
-name: gpu-cluster
-size: Standard_ND96asr_v4
-""",
 )
 
 
@@ -150,13 +138,6 @@ NO_COMPUTE = Rule("AML414", "no-compute", "error", suppressed_by_errors=True).ex
     summary="A job has no compute, and its pipeline has no default.",
     why="Azure ML's client rejects the pipeline: `Compute not set`. Write `settings: {default_compute: azureml:NAME}`, "
     "or a `compute:` in the job. Spark jobs may have `resources` instead.",
-    example="""\
-type: pipeline
-‹⇒settings: {default_compute: azureml:cpus}
-›jobs:
-  ‸train:
-    component: azureml:train:1
-""",
 )
 
 

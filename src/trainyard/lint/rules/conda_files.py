@@ -39,14 +39,6 @@ _LONG_NAME = 8
 _JOINED_LINES = regex(r"\s*[A-Za-z][\w.-]*(?: - \S.*)+", re.DOTALL)
 _CONDA_KEYS = ("name", "channels", "dependencies", "prefix", "variables", "platforms", "category")
 _PIN = regex(r"\s*([A-Za-z][\w.-]*)(?:\[[\w,. -]*\])?\s*==?=?\s*([0-9]+(?:\.[0-9]+)*)\S*\s*$")
-_ENVIRONMENT = """\
-type: command
-name: train
-command: python train.py
-environment:
-  image: mcr.microsoft.com/azureml/openmpi5.0-ubuntu24.04
-  conda_file:
-"""
 
 
 class _Pin(NamedTuple):
@@ -61,16 +53,6 @@ PINS_CONFLICT = Rule("AML416", "pins-conflict", "error", is_let_pass=True).expla
     summary="Packages cannot be installed: together, on the environment's Python, or as they are written.",
     why="The image is built at the first job, for ten minutes, before it fails. Each torch has one torchvision, and "
     "wheels for some versions of Python.",
-    example=_ENVIRONMENT
-    + """\
-    channels: [conda-forge]
-    dependencies:
-      - python=3.11
-      - pip
-      - pip:
-          - torch==2.4.1
-          - ‸torchvision==‹0.18.1⇒0.19.1›
-""",
 )
 
 
@@ -234,11 +216,6 @@ CONDA_CHANNELS = Rule("AML417", "conda-channels", "warning").explained(
     why="Conda takes a package from the first channel that has it. Images are built on machines without GPUs, for "
     "which `defaults` and `conda-forge` have a pytorch without CUDA: the training runs, on the CPU. `pytorch-cuda` is "
     "in the channel `pytorch`, and needs `nvidia`.",
-    example=_ENVIRONMENT
-    + """\
-    channels: [‹⇒pytorch, ›conda-forge‹, ‸pytorch⇒›]
-    dependencies: [python=3.10, pytorch=2.4.1]
-""",
 )
 
 

@@ -49,13 +49,6 @@ DATA_PATH = Rule("AML415", "data-path", "warning").explained(
     why="A uri_file is one file, a uri_folder a folder, and neither takes a wildcard: that is for an MLTable. The "
     "client takes a misspelt `azurml:` for a folder of that name. Addresses of storage are "
     "`wasbs://CONTAINER@ACCOUNT.blob.core.windows.net/PATH` and `abfss://FILE_SYSTEM@ACCOUNT.dfs.core.windows.net/PATH`.",
-    example="""\
-@command train
-command: python train.py ${{inputs.tables}}
-compute: azureml:cpus
-inputs:
-  tables: {type: uri_folder, path: ‸azureml://datastores/raw/paths/sales/‹*.csv⇒›}
-""",
 )
 
 

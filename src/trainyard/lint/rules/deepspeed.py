@@ -39,14 +39,6 @@ _OF_TRAINER: dict[str, str] = known_words("deepspeed_of_trainer")
 _CONFIG_FLAG = regex(r"--(deepspeed|ds)([-_]?config)?", re.IGNORECASE)
 # A relative path without bindings.
 _CONFIG_FILE = regex(r"(?!/)(?!.*\$\{\{).*\.json", re.DOTALL)
-_JOB = """\
-@command - ./src
-command: python train.py --deepspeed_config ds.json
-distribution: {type: pytorch, process_count_per_instance: 4}
-resources: {instance_count: 2, shm_size: 64g}
-=== src/train.py
-print("training")
-"""
 
 
 class _Named(NamedTuple):
@@ -61,15 +53,6 @@ DEEPSPEED_CONFIG_NOT_FOUND = Rule("AML701", "deepspeed-config-not-found", "error
     summary="The DeepSpeed configuration does not exist.",
     why="A file named in the command is looked up in the code; one named by an input, relative to the file that sets "
     "the input.",
-    example="""\
-@command
-code: ./src
-command: python train.py --deepspeed_config ‹ds_zero3.json⇒ds.json›
-=== src/train.py
-print("training")
-=== src/ds.json
-{"train_batch_size": "auto"}
-""",
 )
 
 
@@ -99,8 +82,6 @@ DEEPSPEED_CONFIG_NOT_JSON = Rule("AML702", "deepspeed-config-not-json", "error",
     why="Trainyard's step, the Trainer of transformers and accelerate read it with Python's json: no comments, no "
     "trailing commas. DeepSpeed itself reads a file with hjson, which takes both: where a script gives it the path, "
     "only a file that ends too early is reported.",
-    example=_JOB.replace('print("training")', "from transformers import Trainer\n\nTrainer().train()")
-    + '=== src/ds.json\n{\n  "train_batch_size": 64‹,⇒›\n‸}\n',
 )
 _READS_JSON = regex(
     r"(?:transformers|accelerate|trl)\.[\w.]*(?:Trainer|TrainingArguments|HfArgumentParser|Accelerator|"
@@ -121,14 +102,6 @@ DEEPSPEED_UNKNOWN_KEY = Rule("AML703", "deepspeed-unknown-key", "error", is_let_
     summary="DeepSpeed does not know this key.",
     why="At the top level DeepSpeed silently ignores it, and the setting keeps its default; in `zero_optimization`, "
     "`fp16` and `bf16` it rejects the file. According to the models of DeepSpeed 0.19.",
-    example=_JOB
-    + """\
-=== src/ds.json
-{
-  "train_batch_size": 64,
-  ‹"gradient_acumulation_steps"⇒"gradient_accumulation_steps"›: 4
-}
-""",
 )
 
 
@@ -151,15 +124,6 @@ DEEPSPEED_BATCH_ARITHMETIC = Rule("AML704", "deepspeed-batch-arithmetic", "error
     summary="The batch sizes do not multiply out.",
     why="train_batch_size = train_micro_batch_size_per_gpu × gradient_accumulation_steps × world size; world size is "
     "`instance_count` × `process_count_per_instance`. DeepSpeed asserts this, after the cluster has started.",
-    example=_JOB
-    + """\
-=== src/ds.json
-{
-  "train_batch_size": ‹32⇒64›,
-  "train_micro_batch_size_per_gpu": 4,
-  "gradient_accumulation_steps": 2
-}
-""",
 )
 
 
@@ -195,17 +159,6 @@ DEEPSPEED_OFFLOAD_AGAINST_STAGE = Rule(
     summary="This ZeRO stage does not partition what is to be offloaded.",
     why="`offload_param` requires stage 3, `offload_optimizer` stages 1 to 3; DeepSpeed otherwise ignores them, or "
     "fails.",
-    example=_JOB
-    + """\
-=== src/ds.json
-{
-  "train_batch_size": 64,
-  "zero_optimization": {
-    "stage": ‹2⇒3›,
-    ‸"offload_param": {"device": "cpu"}
-  }
-}
-""",
 )
 
 
@@ -232,15 +185,6 @@ def _offload(document: Document, is_step: bool) -> Iterator[Diagnostic]:
 DEEPSPEED_TWO_PRECISIONS = Rule("AML706", "deepspeed-two-precisions", "error", is_let_pass=True).explained(
     summary="fp16 and bf16 are both enabled.",
     why="DeepSpeed fails: it trains in one of them.",
-    example=_JOB
-    + """\
-=== src/ds.json
-{
-  "train_batch_size": 64,
-  "bf16": {"enabled": true},
-  "fp16": {"enabled": ‹true⇒false›}
-}
-""",
 )
 
 
@@ -255,14 +199,6 @@ def _two_precisions(document: Document) -> Iterator[Diagnostic]:
 DEEPSPEED_BF16_WITHOUT_HARDWARE = Rule("AML707", "deepspeed-bf16-without-hardware", "warning").explained(
     summary="bf16 is enabled, but the machine's GPUs do not support it.",
     why="V100, T4 and older GPUs have no bf16: DeepSpeed rejects it, or it is emulated and slow.",
-    example=_JOB.replace("instance_count: 2", "instance_type: Standard_NC64as_T4_v3")
-    + """\
-=== src/ds.json
-{
-  "train_batch_size": 64,
-  "bf16": {"enabled": ‹true⇒false›}
-}
-""",
 )
 
 
@@ -284,14 +220,6 @@ DEEPSPEED_WRONG_VALUE = Rule("AML708", "deepspeed-wrong-value", "error", is_let_
     summary="DeepSpeed does not accept this value.",
     why="Stages are 0 to 3, devices are none, cpu and nvme, sizes are whole numbers or, where another program fills "
     'them in, "auto".',
-    example=_JOB
-    + """\
-=== src/ds.json
-{
-  "train_batch_size": 64,
-  "zero_optimization": {"stage": ‹4⇒3›}
-}
-""",
 )
 
 
@@ -359,49 +287,15 @@ def _is(words: str, data: object) -> bool:
     }[words]
 
 
-_STEP = """\
-@pipeline ./train.yaml
-    inputs:
-      data: {type: uri_folder, path: "azureml:text:1"}
-      deepspeed_config: {type: uri_file, path: ds.json}
-%s=== train.yaml
-@command train
-is_deterministic: false
-command: >-
-  python -m trainyard.steps.train_deepspeed --data '${{inputs.data}}' --deepspeed-config '${{inputs.deepspeed_config}}'
-  --global-batch-size 128 $[[ --learning-rate ${{inputs.learning_rate}} ]]
-distribution: {type: pytorch, process_count_per_instance: 4}
-resources: {shm_size: 64g}
-inputs:
-  data: {type: uri_folder}
-  deepspeed_config: {type: uri_file}
-  learning_rate: {type: number, optional: true}
-"""
 DEEPSPEED_REFUSED_BY_STEP = Rule("AML709", "deepspeed-refused-by-step", "error", is_let_pass=True).explained(
     summary="train_deepspeed refuses this part of a DeepSpeed configuration.",
     why="Trainyard's step has an optimizer, schedules and checkpoints of its own, which every engine shares. What "
     "contradicts them it refuses, once the machines are running and paid for. The list is the step's own.",
-    example=_STEP % ""
-    + """\
-=== ds.json
-{
-  "train_batch_size": "auto",
-  "optimizer": {"type": ‹"Lion"⇒"AdamW"›, "params": {"lr": 0.0001}}
-}
-""",
 )
 DEEPSPEED_AGAINST_SETTINGS = Rule("AML710", "deepspeed-against-settings", "error", is_let_pass=True).explained(
     summary="A DeepSpeed configuration and the job give different values of one setting.",
     why="The learning rate, batch sizes, precision and others may be given by either; train_deepspeed and the Trainer "
     'of transformers refuse two that differ. "auto" in the configuration takes the job\'s.',
-    example=_STEP % "      learning_rate: 3.0e-4\n"
-    + """\
-=== ds.json
-{
-  "train_batch_size": "auto",
-  "optimizer": {"type": "AdamW", "params": {"lr": ‹0.0001⇒"auto"›}}
-}
-""",
 )
 
 

@@ -26,11 +26,6 @@ ENDPOINT_TRAFFIC = Rule("AML329", "endpoint-traffic", "error").explained(
     summary="The traffic of an endpoint does not add up.",
     why="The percentages of `traffic` sum to 0 or 100; Azure ML's client refuses more. `mirror_traffic` has one "
     "deployment. A name that differs by a typo from a deployment of the repository is a warning.",
-    example="""\
-name: digits
-auth_mode: key
-‸traffic: {blue: 90, green: ‹20⇒10›}
-""",
 )
 
 
@@ -81,13 +76,6 @@ DEPLOYMENT_CONTRADICTION = Rule("AML330", "deployment-contradiction", "error").e
     summary="The settings of a deployment contradict each other.",
     why="The minimum of a scale is below its maximum. `code` comes with a `scoring_script`; machines are "
     "counted once, in `resources` or in `settings`; a pipeline has a `component`, and a model a `model`.",
-    example="""\
-name: blue
-endpoint_name: digits
-model: azureml:digits:3
-instance_type: Standard_DS3_v2
-scale_settings: {type: target_utilization, min_instances: ‸‹4⇒1›, max_instances: 2}
-""",
 )
 
 
@@ -172,24 +160,6 @@ SCORING_SCRIPT = Rule("AML516", "scoring-script", "error", is_let_pass=True).exp
     summary="The scoring script of a deployment lacks `init()` or `run(data)`.",
     why="The model server imports the script, calls `init()` once, and `run(data)` for each request or "
     "mini-batch. Azure ML's client does not look into it.",
-    example="""\
-name: blue
-endpoint_name: digits
-model: azureml:digits:3
-code_configuration:
-  code: ./src
-  scoring_script: ‸score.py
-environment: azureml:torch:3
-instance_type: Standard_DS3_v2
-instance_count: 1
-=== src/score.py
-def init():
-    pass
-
-
-def ‹score⇒run›(data):
-    return data
-""",
 )
 
 

@@ -36,23 +36,6 @@ _NOT_TRAINING = regex(r"val|test|eval|dev|pred|infer", re.IGNORECASE)
 _MOVES = ("cuda", "to")
 _CHOOSE_DEVICES = frozenset({"set_device", "set_default_device", "device_ids"})
 _OF_MPI = "OMPI_COMM_WORLD_"
-_JOB = """\
-@command - ./src
-command: python ‸train.py
-distribution: {type: pytorch, process_count_per_instance: 4}
-resources: {shm_size: 64g}
-=== src/train.py
-"""
-_BEGINS = """\
-import os
-
-import torch
-from torch.nn.parallel import DistributedDataParallel
-
-torch.distributed.init_process_group()
-local_rank = int(os.environ["LOCAL_RANK"])
-torch.cuda.set_device(local_rank)
-"""
 
 
 class _Script(NamedTuple):
@@ -150,18 +133,6 @@ SAMPLER_WITHOUT_EPOCH = Rule("AML631", "sampler-without-epoch", "warning").expla
     summary="A DistributedSampler is never told the epoch.",
     why="Without `set_epoch` it shuffles by the same seed each time: every epoch has the same order, and each process "
     "the same samples (https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.distributed.DistributedSampler).",
-    example=_JOB
-    + """\
-from torch.utils.data import DataLoader, DistributedSampler
-
-data = list(range(64))
-sampler = DistributedSampler(data)
-loader = DataLoader(data, sampler=sampler)
-for epoch in range(3):
-‹    print(epoch)⇒    sampler.set_epoch(epoch)›
-    for batch in loader:
-        print(batch)
-""",
 )
 
 
@@ -190,18 +161,6 @@ SHUFFLE_BESIDE_SAMPLER = Rule("AML632", "shuffle-beside-sampler", "error").expla
     summary="A DataLoader has both a sampler and `shuffle=True`.",
     why="PyTorch refuses it with a ValueError: the sampler decides the order, and a DistributedSampler shuffles unless "
     "told otherwise.",
-    example=_JOB
-    + """\
-from torch.utils.data import DataLoader, DistributedSampler
-
-data = list(range(64))
-sampler = DistributedSampler(data)
-loader = DataLoader(data, sampler=sampler‹, shuffle=True⇒›)
-for epoch in range(3):
-    sampler.set_epoch(epoch)
-    for batch in loader:
-        print(batch)
-""",
 )
 
 
@@ -222,11 +181,6 @@ ONE_GPU_FOR_ALL = Rule("AML633", "one-gpu-for-all", "error").explained(
     summary="Every process of a machine takes the same GPU, or one that its machine does not have.",
     why="Its memory is soon full, and NCCL refuses two processes on one GPU. Each process uses the GPU of its "
     "LOCAL_RANK. Not reported if the script or the command chooses the visible devices itself.",
-    example=_JOB
-    + _BEGINS
-    + """\
-model = DistributedDataParallel(torch.nn.Linear(2, 2).cuda(), device_ids=[‹0⇒local_rank›])
-""",
 )
 
 
@@ -276,17 +230,6 @@ PROCESSES_APART = Rule("AML634", "processes-apart", "warning").explained(
     why="DataParallel is for one process with all GPUs of a machine: use DistributedDataParallel "
     "(docs/coming-from/data_parallel.md), or one process without a `distribution`. Horovod needs `type: mpi`, "
     "TensorFlow's MultiWorkerMirroredStrategy `type: tensorflow`, and Lightning's Trainer `num_nodes`.",
-    example="""\
-@command - ./src
-command: python ‸train.py
-‹distribution: {type: pytorch, process_count_per_instance: 4}⇒›
-resources: {shm_size: 64g}
-=== src/train.py
-import torch
-
-model = torch.nn.DataParallel(torch.nn.Linear(2, 2).cuda())
-model(torch.ones(2, 2)).sum().backward()
-""",
 )
 _JOINS: list[str] = known_words("joins_processes")
 
@@ -309,13 +252,6 @@ SAVED_BY_EVERY_PROCESS = Rule("AML635", "saved-by-every-process", "warning").exp
     why="torch.save of a model that all processes have the same of, to one path, without asking for the rank: they "
     "write over each other, and on a mounted output the file may be cut or mixed. Save on rank 0 only "
     "(https://docs.pytorch.org/tutorials/intermediate/ddp_tutorial.html).",
-    example=_JOB
-    + _BEGINS
-    + """\
-model = DistributedDataParallel(torch.nn.Linear(2, 2).cuda(), device_ids=[local_rank])
-‹torch.save⇒if torch.distributed.get_rank() == 0:
-    torch.save›(model.module.state_dict(), "outputs/model.pt")
-""",
 )
 _LEAVES = (ast.Return, ast.Continue, ast.Raise)
 
@@ -351,18 +287,6 @@ NO_SAMPLER = Rule("AML636", "no-sampler", "warning").explained(
     "times as long as there are processes, and no faster than on one. Not reported if anything in the script or its "
     "modules divides data, such as a sampler of another kind, an IterableDataset or a slice by rank, or if it asks for "
     "the number of processes.",
-    example=_JOB
-    + _BEGINS
-    + """\
-from torch.utils.data import DataLoader‹⇒, DistributedSampler›
-
-model = DistributedDataParallel(torch.nn.Linear(1, 1).cuda(), device_ids=[local_rank])
-data = torch.arange(64.0).reshape(-1, 1)
-loader = DataLoader(data, batch_size=8, ‹shuffle=True)⇒sampler=DistributedSampler(data))
-loader.sampler.set_epoch(0)›
-for batch in loader:
-    model(batch.cuda()).sum().backward()
-""",
 )
 _PRINTS = ("print", ".debug", ".info", ".warning", ".error", ".log")
 _DIVIDES = regex(
@@ -411,35 +335,12 @@ EXCHANGED_EACH_TIME = Rule("AML637", "exchanged-each-time", "info").explained(
     why="DistributedDataParallel sums gradients over the processes in each backward pass. Where several are "
     "accumulated before a step, all but the last can be under `no_sync`, which saves their traffic "
     "(https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html).",
-    example=_JOB
-    + _BEGINS
-    + """\
-‹⇒from contextlib import nullcontext
-
-›model = DistributedDataParallel(torch.nn.Linear(2, 2).cuda(), device_ids=[local_rank])
-optimizer = torch.optim.SGD(model.parameters(), 0.1)
-batch = torch.ones(2, 2).cuda()
-for step in range(64):
-    ‹model⇒with model.no_sync() if step % 4 < 3 else nullcontext():
-        model›(batch).sum().backward()
-    if step % 4 == 3:
-        optimizer.step()
-        optimizer.zero_grad()
-""",
 )
 BATCH_NORM_APART = Rule("AML638", "batch-norm-apart", "info").explained(
     summary="Batch normalization takes its statistics from each process's own samples.",
     why="With few samples on each GPU they are noisy, and differ from those of a training on one. "
     "`torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)` before DistributedDataParallel takes them over all "
     "processes, for some time at each layer.",
-    example=_JOB
-    + _BEGINS
-    + """\
-model = torch.nn.BatchNorm1d(2).cuda()
-‹⇒model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)
-›model = DistributedDataParallel(model, device_ids=[local_rank])
-model(torch.ones(2, 2).cuda()).sum().backward()
-""",
 )
 _BATCH_NORM = frozenset(f"torch.nn.BatchNorm{dimensions}d" for dimensions in (1, 2, 3))
 _SYNCHRONIZED = ("no_sync", "require_backward_grad_sync")
@@ -451,20 +352,6 @@ BATCH_MEANS_AVERAGED = Rule("AML639", "batch-means-averaged", "info").explained(
     "others, on each process by itself. Sum `loss.item() * len(batch)` and the number of samples over the processes, "
     "and divide once (docs/metrics.md). Only reported for losses of PyTorch that are means, and if no DataLoader "
     "drops its last batch.",
-    example=_JOB
-    + _BEGINS
-    + """\
-from torch.utils.data import DataLoader, DistributedSampler
-
-data = torch.arange(60.0).reshape(-1, 1)
-loader = DataLoader(data, batch_size=8, sampler=DistributedSampler(data, shuffle=False))
-total, samples = 0.0, 0
-for batch in loader:
-    loss = torch.nn.functional.mse_loss(batch, batch.round())
-    total += loss.item()‹⇒ * len(batch)›
-    samples += len(batch)
-print(total / ‹len(loader)⇒samples›)
-""",
 )
 _MEAN_LOSSES = regex(r"torch\.nn\.(?:\w+Loss|functional\.(?:\w+_loss|(?:binary_)?cross_entropy(?:_with_logits)?))")
 

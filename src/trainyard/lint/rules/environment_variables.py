@@ -25,13 +25,6 @@ _LEVELS: dict[str, list[str]] = known_words("levels")
 MISSPELT_VARIABLE = Rule("AML560", "misspelt-variable", "warning").explained(
     summary="A variable differs by a typo from one of NCCL's, CUDA's or Python's, or has an unknown level.",
     why="Nothing reads a variable of that name, and nothing says so.",
-    example="""\
-@command
-command: python train.py
-compute: azureml:gpus
-environment_variables:
-  ‹NCCL_DEUBG⇒NCCL_DEBUG›: INFO
-""",
 )
 
 
@@ -89,11 +82,6 @@ SECRET = Rule("AML552", "secret", "warning").explained(
     summary="The file contains a secret.",
     why="Everyone who can see the repository, or the job in the studio, can read it. Keep it in the workspace's key "
     "vault, or use the job's identity.",
-    example="""\
-@pipeline azureml:train:1
-    environment_variables:
-      ‹HF_TOKEN⇒HF_HOME›: ‹hf_QmVyZ2ZyaWVkaG9mU3RyYXNzZTEyMzQ1⇒/tmp/cache›
-""".replace("      ‹HF_TOKEN⇒HF_HOME›: ‹", "      ‹HF_TOKEN⇒HF_HOME›: ‸‹"),
 )
 
 

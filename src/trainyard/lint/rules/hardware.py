@@ -41,13 +41,6 @@ IMAGE_AGAINST_MACHINE = Rule("AML606", "image-against-machine", "warning").expla
     why="CUDA images find no GPU on AMD machines, nor ROCm images on NVIDIA machines; x86 images do not start on ARM "
     "machines (GB200, GB300). Each generation of GPUs needs a CUDA that knows it: 11.8 for H100, 12.8 for B200; 13 "
     "does not know V100 and older. What a Dockerfile builds on (`FROM`) is read too.",
-    example="""\
-type: command
-command: python -m train
-environment: ‸azureml://registries/azureml/environments/acpt-pytorch-2.8-cuda12.6/versions/7
-distribution: {type: pytorch, process_count_per_instance: 8}
-resources: {instance_type: ‹Standard_ND96isr_MI300X_v5⇒Standard_ND96isr_H100_v5›, shm_size: 64g}
-""",
 )
 
 
@@ -93,13 +86,6 @@ IMAGE_WITHOUT_MPI = Rule("AML625", "image-without-mpi", "error", is_let_pass=Tru
     why="Azure ML starts them with the `mpirun` of the image. Its own base images have Open MPI, such as "
     "`mcr.microsoft.com/azureml/openmpi5.0-ubuntu24.04`; plain images of Python, Ubuntu, PyTorch and CUDA do not. Not "
     "reported if the Dockerfile, the conda file or a list of packages beside it may install it.",
-    example="""\
-type: command
-command: python -m train
-environment: ‸{image: "‹python:3.11⇒mcr.microsoft.com/azureml/openmpi5.0-ubuntu24.04›"}
-distribution: {type: mpi}
-resources: {instance_count: 2}
-""",
 )
 
 
@@ -163,16 +149,6 @@ def _base_image(dockerfile: Path) -> tuple[str, Span] | None:
 BF16_WITHOUT_HARDWARE = Rule("AML607", "bf16-without-hardware", "warning").explained(
     summary="bf16 on GPUs that do not support it: V100, T4 and older.",
     why="Torch emulates it, which is slower than fp32, or fails. Use fp16 or fp32 there.",
-    example="""\
-@pipeline ./train.yaml
-    inputs: {precision: ‹bf16⇒fp16›}
-    resources: {instance_type: Standard_NC4as_T4_v3}
-=== train.yaml
-@command train
-command: python -m train --precision ${{inputs.precision}}
-inputs:
-  precision: {type: string, enum: [fp32, fp16, bf16], default: fp32}
-""",
 )
 
 
@@ -221,26 +197,12 @@ def _bf16_settings(placement: Placement) -> Iterator[Span]:
 INFINIBAND_OFF = Rule("AML614", "infiniband-off", "warning").explained(
     summary="`NCCL_IB_DISABLE=1` on machines with InfiniBand.",
     why="NCCL silently falls back to sockets, and training on several machines slows to a crawl.",
-    example="""\
-@command
-command: python -m train
-environment_variables:
-‹  ‸NCCL_IB_DISABLE: "1"⇒  NCCL_DEBUG: INFO›
-distribution: {type: pytorch, process_count_per_instance: 8}
-resources: {instance_count: 2, instance_type: Standard_ND96asr_v4, shm_size: 64g}
-""",
 )
 
 
 CUDA_LAUNCH_BLOCKING = Rule("AML615", "cuda-launch-blocking", "warning").explained(
     summary="`CUDA_LAUNCH_BLOCKING=1` makes each kernel wait for the previous one.",
     why="It is meant for debugging; training with it is many times slower.",
-    example="""\
-@command
-command: python -m train
-environment_variables:
-‹  ‸CUDA_LAUNCH_BLOCKING: "1"⇒  NCCL_DEBUG: INFO›
-""",
 )
 
 
@@ -280,15 +242,6 @@ UNNEEDED_GPUS = Rule("AML620", "unneeded-gpus", "warning", suppressed_by_errors=
     why="Its environment has no packages that use a GPU, or its step computes on CPUs only. An hour of "
     "eight A100s costs 70 times as much as one of eight CPUs, and no training can use them meanwhile. Give the job a "
     "`compute:` of its own; in a profile of Trainyard, set `clusters.prepare`.",
-    example="""\
-type: command
-command: python prepare.py
-code: .
-environment: azureml://registries/azureml/environments/sklearn-1.5/versions/54
-resources: {instance_type: ‹Standard_ND96asr_v4⇒Standard_D8s_v5›, shm_size: 64g}
-=== prepare.py
-print("prepared")
-""",
 )
 
 

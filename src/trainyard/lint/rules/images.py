@@ -36,13 +36,6 @@ IMAGE_NAME = Rule("AML419", "image-name", "error", is_let_pass=True).explained(
     summary="No image can have this name: capitals in its path, or a registry that is misspelt.",
     why="The client sends the name as it is, and the first job fails when the machine pulls the image. Docker takes "
     "capitals in tags and hosts only.",
-    example="""\
-type: command
-name: train
-command: python train.py
-environment:
-  image: ‸mcr.microsoft.com/azureml/‹OpenMPI5.0-Ubuntu24.04⇒openmpi5.0-ubuntu24.04›
-""",
 )
 
 
@@ -83,17 +76,6 @@ DOCKERFILE = Rule("AML420", "dockerfile", "error", is_let_pass=True).explained(
     why="The image is built before the first job, which fails after minutes. Docker sees the folder of `build: "
     "{path: …}` and nothing else of the repository. Files are only looked for if that folder has any besides the "
     "Dockerfile.",
-    example="""\
-=== environment.yaml
-name: training
-build: {path: ./docker}
-=== docker/Dockerfile
-FROM mcr.microsoft.com/azureml/openmpi5.0-ubuntu24.04
-‸COPY ‹requirement.txt⇒requirements.txt› /tmp/
-RUN pip install -r /tmp/requirements.txt
-=== docker/requirements.txt
-numpy==2.1.3
-""",
 )
 
 

@@ -23,17 +23,6 @@ INIT_JOB = Rule("AML218", "init-job", "error").explained(
     summary="`on_init` and `on_finalize` name jobs of the pipeline that are not bound to others.",
     why="They run before all others and after them, so they are two different jobs that are bound to no other, beside "
     "at least one more. Azure ML's client refuses anything else.",
-    example="""\
-type: pipeline
-settings:
-  default_compute: azureml:cpus
-  on_finalize: ‹clean_up⇒cleanup›
-jobs:
-  train:
-    component: azureml:train:1
-  cleanup:
-    component: azureml:cleanup:1
-""",
 )
 
 
@@ -81,13 +70,6 @@ JOB_SERVICE = Rule("AML328", "job-service", "warning").explained(
     summary="A service of a job lacks what it needs, or its type has no underscore.",
     why="The client takes `tensorboard` and `TensorBoard` and drops the service, and sends one without `log_dir`, "
     "which then shows nothing. The job runs without it.",
-    example="""\
-@command
-command: python train.py
-compute: azureml:cpus
-services:
-  board: {type: ‸tensor_board‹⇒, log_dir: outputs/runs›}
-""",
 )
 
 
@@ -139,18 +121,6 @@ PRIVATE_FEATURE = Rule("AML112", "private-feature", "error").explained(
     why="Jobs of the types `do_while`, `if_else`, `parallel_for` and `import`, and code in a git repository, are in "
     f"private preview: the client accepts them only with the environment variable `{_VARIABLE}=true`. Not reported "
     "where that variable is set.",
-    example="""\
-@pipeline
-jobs:
-  prepare:
-    component: azureml:prepare:1
-‹  repeat:
-    type: ‸do_while
-    body: ${{parent.jobs.prepare}}
-    condition: ${{parent.jobs.prepare.outputs.again}}
-    mapping: {again: data}
-    limits: {max_iteration_count: 3}
-⇒›""",
 )
 
 

@@ -11,20 +11,11 @@ CHECK_FAILED = Rule("AML013", "check-failed", "error").explained(
 UNUSED_IGNORE = Rule("AML801", "unused-ignore", "warning").explained(
     summary="A comment ignores a rule that has no finding there.",
     why="The finding was fixed or moved. If the comment stays, it hides the next such mistake.",
-    example="""\
-@command train
-command: python train.py‹  # trainyard: ignore[‸AML206] set by the scheduler⇒›
-""",
 )
 BAD_IGNORE = Rule("AML802", "bad-ignore", "warning").explained(
     summary="A comment for Trainyard is malformed, and has no effect.",
     why="`# trainyard: ignore[AML206] reason` goes at the end of a line or on the line above, `ignore-file[AML206]` "
     "anywhere in the file. Several rules are written `ignore[AML206, AML304]`.",
-    example="""\
-@command train
-command: python train.py
-‹# trainyard: ‸ignore everything⇒# Always the latest version.›
-""",
 )
 STALE_BASELINE = Rule("AML803", "stale-baseline", "warning").explained(
     summary="The baseline lists a finding that no longer exists.",

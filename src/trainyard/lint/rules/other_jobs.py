@@ -23,16 +23,6 @@ DATA_TRANSFER = Rule("AML317", "data-transfer", "error").explained(
     why="`copy_data` has one output, of the type of its only input, or a uri_folder for several. `import_data` has one "
     "output `sink`: an mltable from a database, a uri_folder from a file system. `export_data` has one input `source`: "
     "a uri_file for a database. Azure ML's client refuses anything else.",
-    example="""\
-@pipeline
-jobs:
-  fetch:
-    type: data_transfer
-    task: import_data
-    source: {type: database, connection: azureml:sales, query: select * from sales}
-    outputs:
-      sink: {type: ‹uri_folder⇒mltable›}
-""",
 )
 
 
@@ -93,15 +83,6 @@ AUTOML_CONTRADICTION = Rule("AML327", "automl-contradiction", "warning").explain
     why="The client sends them as they are, and the service refuses the job. A forecast needs the column of times; the "
     "data of AutoML are MLTables; an algorithm is either allowed or blocked; a part of a limit is not more than the "
     "whole.",
-    example="""\
-type: automl
-task: ‸forecasting
-primary_metric: normalized_root_mean_squared_error
-target_column_name: sales
-training_data: {type: mltable, path: "azureml:sales:3"}
-compute: azureml:cpus
-forecasting: {‹⇒time_column_name: day, ›forecast_horizon: 14}
-""",
 )
 
 

@@ -26,23 +26,6 @@ _OTHER_KEYS_OF_TASKS = frozenset({"type", "code", "environment", "program_argume
 _CONTEXT = "mini_batch_context"
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
-_JOB = """\
-type: parallel
-name: score
-inputs:
-  images: {type: uri_folder}
-input_data: ${{inputs.images}}
-task: {type: run_function, code: ./src, entry_script: ‸score.py, environment: azureml:torch:3}
-mini_batch_size: ‸10
-=== src/score.py
-def init():
-    pass
-
-
-def run(mini_batch):
-    return mini_batch
-"""
-
 
 def _steps(file: LintedFile) -> Iterator[ScriptStep]:
     return (step for step in script_steps(file) if not step.is_spark)
@@ -53,7 +36,6 @@ PARALLEL_ENTRY = Rule("AML506", "parallel-entry", "error", is_let_pass=True).exp
     why="The step imports the script, calls `init()` once in each process, and `run(mini_batch)` for each mini-batch. "
     "It counts what `run` returns, a list or a DataFrame, as the inputs that succeeded. Azure ML's client does not "
     "look into it. Published steps work without `init()`: that is a note.",
-    example=_JOB.replace("‸10", '"10"').replace("def run", "def ‹score⇒run›"),
 )
 
 
@@ -128,7 +110,6 @@ MINI_BATCHES = Rule("AML322", "mini-batches", "warning").explained(
     summary="What a parallel step splits, or how, does not fit its input.",
     why="`input_data` names an input that is data. For files, `mini_batch_size` is how many make a mini-batch; for a "
     "table it is a size, such as 10kb. `append_row_to` names an output that is a file.",
-    example=_JOB.replace("‸score.py", "score.py").replace("‸10", '‹10kb⇒"10"›'),
 )
 
 

@@ -8,7 +8,7 @@ from trainyard.lint.checks import LintContext, check
 from trainyard.settings.regex import regex
 from trainyard.spec.diagnostic import Diagnostic, Related, Severity
 from trainyard.spec.documents import Node
-from trainyard.spec.expressions import TRAIN_COMPONENT, bindings_of_value, name_bound
+from trainyard.spec.expressions import bindings_of_value, name_bound
 from trainyard.spec.model import Port
 from trainyard.spec.parsed import ParsedPipeline
 from trainyard.spec.rule import Rule
@@ -23,16 +23,6 @@ _TEXT_FOR_BINDING = regex(
 UNBOUND_PIPELINE_OUTPUT = Rule("AML213", "unbound-pipeline-output", "warning", suppressed_by_errors=True).explained(
     summary="No job writes this pipeline output.",
     why="A job's output must be bound to it: `model: ${{parent.outputs.model}}`.",
-    example="""\
-@pipeline
-outputs:
-  ‸model: {type: uri_folder}
-jobs:
-  train:
-    component: ./train.yaml
-‹⇒    outputs: {model: "${{parent.outputs.model}}"}
-›"""
-    + TRAIN_COMPONENT,
 )
 
 
@@ -48,16 +38,6 @@ UNREAD_PIPELINE_INPUT = Rule("AML214", "unread-pipeline-input", "warning", suppr
     summary="No job reads this pipeline input.",
     why="Setting it has no effect. Inputs that a job has under the same name, and is likely meant to get, are one "
     "warning a file; others are notes.",
-    example="""\
-@pipeline
-inputs:
-  ‸epochs: 30
-jobs:
-  train:
-    component: ./train.yaml
-    inputs: {epochs: ‹3⇒"${{parent.inputs.epochs}}"›}
-"""
-    + TRAIN_COMPONENT,
 )
 
 
@@ -81,13 +61,6 @@ def _unread_pipeline_input(pipeline: ParsedPipeline, context: LintContext) -> It
 TEXT_FOR_BINDING = Rule("AML215", "text-for-binding", "error").explained(
     summary="A string that looks like a binding, but is not one.",
     why="Without the `$`, or with a single brace, Azure ML uses the text itself as the value.",
-    example="""\
-@pipeline azureml:train:1
-  evaluate:
-    component: azureml:evaluate:1
-    inputs:
-      model: ‹$parent.jobs.train.outputs.model⇒${{parent.jobs.train.outputs.model}}›
-""",
 )
 
 
@@ -113,17 +86,6 @@ UNREAD_OUTPUT = Rule("AML216", "unread-output", "info", suppressed_by_errors=Tru
     summary="Nothing reads this output of a job, and it has no location of its own.",
     why="It is stored under the job's own name in the default datastore, where it is hard to find. Bind it to a "
     "pipeline output or to another job's input, or give it a `path` or a `name`.",
-    example="""\
-@pipeline
-‹⇒outputs:
-  model: {type: uri_folder}
-›jobs:
-  train:
-    component: ./train.yaml
-    outputs:
-      ‸model: ‹⇒${{parent.outputs.model}}›
-"""
-    + TRAIN_COMPONENT,
 )
 
 
@@ -142,20 +104,6 @@ def _unread_output(pipeline: ParsedPipeline, context: LintContext) -> Iterator[D
 OUTPUTS_COLLIDE = Rule("AML217", "outputs-collide", "warning").explained(
     summary="Two outputs are bound to the same pipeline output.",
     why="Both write to the same location, and one overwrites the other; the client does not complain.",
-    example="""\
-@pipeline
-outputs:
-  model: {type: uri_folder}
-‹⇒  second: {type: uri_folder}
-›jobs:
-  first:
-    component: ./train.yaml
-    outputs: {model: "${{parent.outputs.model}}"}
-  second:
-    component: ./train.yaml
-    outputs: {model: ‸"${{parent.outputs.‹model⇒second›}}"}
-"""
-    + TRAIN_COMPONENT,
 )
 
 
@@ -200,21 +148,6 @@ OPTIONAL_TO_REQUIRED = Rule("AML219", "optional-to-required", "error").explained
     summary="An optional input of a pipeline component is bound to a required input of a job.",
     why="When the optional input is not given, the job lacks what it requires. Azure ML's client refuses it, also if "
     "either has a default.",
-    example="""\
-type: pipeline
-name: prepare_and_train
-inputs:
-  epochs: {type: integer‹, optional: true⇒›}
-jobs:
-  train:
-    component: ./train.yaml
-    inputs: {epochs: ‸"${{parent.inputs.epochs}}"}
-=== train.yaml
-@command train
-command: python -m train --epochs ${{inputs.epochs}}
-inputs:
-  epochs: {type: integer}
-""",
 )
 
 

@@ -16,15 +16,6 @@ from trainyard.spec.resolved import Wrong
 from trainyard.spec.rule import Rule
 from trainyard.spec.rules import OUT_OF_BOUNDS
 
-_SCORE = """\
-=== score.yaml
-@command score
-command: python -m score --table '${{inputs.table}}' --limit ${{inputs.limit}}
-inputs:
-  table: {type: uri_file}
-  limit: {type: integer, default: 10}
-"""
-_FOLDERS = frozenset({"uri_folder", "custom_model", "mlflow_model", "triton_model"})
 # Data of the first type can also be read as the second.
 _READABLE_AS = {(kind, other) for kind, others in known_words("readable_as").items() for other in others}
 # A script that takes the path of a folder gets that of a file: many look whether it is one.
@@ -37,17 +28,6 @@ DATA_TYPE_MISMATCH = Rule("AML307", "data-type-mismatch", "warning").explained(
     summary="A port is bound to data of another type.",
     why="The client does not compare them. A script that expects a file gets a folder; an mltable is a folder with an "
     "MLTable file in it. A file for a folder is a note: Azure ML passes its path, and some scripts take either.",
-    example="""\
-@pipeline
-inputs:
-  table: {type: ‹uri_folder⇒uri_file›, path: azureml:table:1}
-jobs:
-  score:
-    component: ./score.yaml
-    inputs:
-      table: ‸${{parent.inputs.table}}
-"""
-    + _SCORE,
 )
 
 
@@ -92,18 +72,6 @@ def _mismatch(found: str, wanted: str, span: Span, message: str, related: list[R
 PARAMETER_FOR_DATA = Rule("AML308", "parameter-for-data", "error").explained(
     summary="A parameter is bound to data, or data to a parameter.",
     why="The script gets a path where it reads a number, or the text of a number where it opens a file.",
-    example="""\
-@pipeline
-inputs:
-  table: {type: uri_file, path: azureml:table:1}
-jobs:
-  score:
-    component: ./score.yaml
-    inputs:
-      table: ${{parent.inputs.table}}
-      limit: ‹${{parent.inputs.table}}⇒20›
-"""
-    + _SCORE,
 )
 
 
@@ -111,15 +79,6 @@ LITERAL_FOR_DATA = Rule("AML309", "literal-for-data", "warning").explained(
     summary="A data input is set to a literal.",
     why="Data is written as `path:` with a `type:`. A number names nothing, and Azure ML's client refuses it. What the "
     "pipeline's own input holds is sent as a literal, also where it is a string.",
-    example="""\
-@pipeline
-jobs:
-  score:
-    component: ./score.yaml
-    inputs:
-      table: ‹1⇒{type: uri_file, path: azureml:table:1}›
-"""
-    + _SCORE,
 )
 
 
@@ -140,15 +99,6 @@ def _literal_for_data(value: Value, port: Port, related: list[Related]) -> Itera
 FILE_WITHOUT_TYPE = Rule("AML345", "file-without-type", "error", is_let_pass=True).explained(
     summary="A file is given to an input without `type: uri_file`.",
     why="Without a type, Azure ML's client sends every path as a folder, whatever the component's input is.",
-    example="""\
-@pipeline
-jobs:
-  score:
-    component: ./score.yaml
-    inputs:
-      table: ‸{‹⇒type: uri_file, ›path: "azureml:table:1"}
-"""
-    + _SCORE,
 )
 
 
@@ -164,21 +114,6 @@ def _file_without_type(pipeline: ParsedPipeline, context: LintContext) -> Iterat
 PARAMETER_TYPE_MISMATCH = Rule("AML310", "parameter-type-mismatch", "warning").explained(
     summary="A parameter is bound to a parameter of another type.",
     why="The client does not compare them. A string may not be a number, and a number may not be an integer.",
-    example="""\
-=== tail.yaml
-type: pipeline
-name: tail
-inputs:
-  rows: {type: ‹string⇒integer›}
-  table: {type: uri_file}
-jobs:
-  score:
-    component: ./score.yaml
-    inputs:
-      table: ${{parent.inputs.table}}
-      limit: ‸${{parent.inputs.rows}}
-"""
-    + _SCORE,
 )
 
 
@@ -277,12 +212,6 @@ _WITHOUT_EVAL = {"eval_mount": "ro_mount", "eval_download": "download"}
 LIMITS_CONTRADICT = Rule("AML311", "limits-contradict", "error", is_let_pass=True).explained(
     summary="A min is above its max.",
     why="No value satisfies both, and Azure ML checks neither. The same goes for the instance counts of a cluster.",
-    example="""\
-@command train
-command: python -m train --epochs ${{inputs.epochs}}
-inputs:
-  epochs: {type: integer, min: ‹100⇒1›, max: 10}
-""",
 )
 
 
@@ -314,12 +243,6 @@ MODE_UNSUITED = Rule("AML312", "mode-unsuited", "warning").explained(
     summary="This type of data does not have this mode.",
     why="Inputs are `ro_mount`, `rw_mount`, `download` or `direct`; outputs are `rw_mount`, `upload` or `direct`. "
     "`eval_mount` and `eval_download` evaluate an mltable.",
-    example="""\
-@command train
-command: ls '${{inputs.data}}'
-inputs:
-  data: {type: uri_folder, mode: ‹eval_mount⇒ro_mount›}
-""",
 )
 
 

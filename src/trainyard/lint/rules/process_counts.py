@@ -18,10 +18,6 @@ from trainyard.spec.rule import Rule
 from trainyard.spec.shell_lexer import simple_commands
 from trainyard.spec.shell_words import LAUNCHER_MODULES, LAUNCHERS
 
-_JOB = """\
-@command
-command: python -m train
-"""
 _DEVICES = regex(r"[0-9]+(?:,[0-9]+)*")
 # The most that any machine in the catalogue has.
 _MOST_GPUS = 8
@@ -34,11 +30,6 @@ PROCESSES_EXCEED_GPUS = Rule("AML601", "processes-exceed-gpus", "error", is_let_
     summary="There are more processes on a machine than GPUs.",
     why="`process_count_per_instance` is the number of processes per machine, not in total: the world size is "
     "`instance_count` times that. A process without its own GPU fails with an invalid device ordinal.",
-    example=_JOB
-    + """\
-distribution: {type: pytorch, process_count_per_instance: ‹16⇒8›}
-resources: {instance_count: 2, instance_type: Standard_ND96asr_v4, shm_size: 64g}
-""",
 )
 
 
@@ -66,11 +57,6 @@ GPUS_IDLE = Rule("AML602", "gpus-idle", "warning", suppressed_by_errors=True).ex
     why="Each process uses one GPU; the others are paid for and idle. The default of "
     "`process_count_per_instance` is 1. Not reported for a script that starts a process for each GPU itself "
     "(`torch.multiprocessing.spawn`, Lightning's Trainer under MPI) or uses all of them in one (DataParallel).",
-    example=_JOB
-    + """\
-distribution: {type: pytorch, process_count_per_instance: ‹1⇒8›}
-resources: {instance_type: Standard_ND96asr_v4, shm_size: 64g}
-""",
 )
 
 
@@ -114,13 +100,6 @@ RANK_VARIABLES = Rule("AML619", "rank-variables", "warning").explained(
     why="Azure ML sets RANK, WORLD_SIZE, LOCAL_RANK, NODE_RANK, MASTER_ADDR and MASTER_PORT for each process of a "
     "`distribution`. One value for all of them is either overwritten, or the processes wait for each other "
     "forever.",
-    example=_JOB
-    + """\
-environment_variables:
-‹  ‸RANK: "0"⇒  NCCL_DEBUG: INFO›
-distribution: {type: pytorch, process_count_per_instance: 8}
-resources: {instance_count: 2, shm_size: 64g}
-""",
 )
 
 
@@ -152,11 +131,6 @@ def _count_span(placement: Placement) -> Span:
 WORKERS_AGAINST_NODES = Rule("AML603", "workers-against-nodes", "warning").explained(
     summary="TensorFlow's worker_count is not the number of machines.",
     why="Each machine runs one worker, which uses all its GPUs. If omitted, `worker_count` is `instance_count`.",
-    example=_JOB
-    + """\
-distribution: {type: tensorflow, worker_count: ‹8⇒2›}
-resources: {instance_count: 2, shm_size: 64g}
-""",
 )
 
 
@@ -183,11 +157,6 @@ SHM_SIZE_MISSING = Rule("AML608", "shm-size-missing", "warning", suppressed_by_e
     why="Shared memory is then 2 GB, which data loader workers and NCCL on 8 GPUs soon fill: the job dies of a bus "
     "error. A job's `resources` replace those of its component as a whole, including `shm_size`. It is a note for two "
     "or three processes, for which 2 GB may do.",
-    example=_JOB
-    + """\
-distribution: {type: pytorch, process_count_per_instance: 8}
-‸resources: {instance_count: 2‹⇒, shm_size: 64g›}
-""",
 )
 
 
@@ -220,12 +189,6 @@ LAUNCHER_UNDER_DISTRIBUTION = Rule("AML613", "launcher-under-distribution", "err
     why="Each of the processes that Azure ML starts would start all of them again. Run the script itself, or set "
     "`process_count_per_instance: 1`; on several machines the launcher must then know of the others, as torchrun does "
     "by `--nnodes`, `--node_rank` and `--master_addr`, and deepspeed by `--hostfile` alone.",
-    example="""\
-@command
-command: ‹torchrun --nproc_per_node 8 ⇒python ›train.py
-distribution: {type: pytorch, process_count_per_instance: 8}
-resources: {shm_size: 64g}
-""",
 )
 
 
@@ -249,12 +212,6 @@ NODES_WITHOUT_DISTRIBUTION = Rule(
     summary="There are several machines, but no `distribution` that connects them.",
     why="Azure ML then sets no RANK, WORLD_SIZE or MASTER_ADDR: the machines do not know about each other, and "
     "all of them are paid for.",
-    example="""\
-@command
-command: python train.py
-compute: azureml:gpus
-resources: {instance_count: ‹2⇒1›, shm_size: 16g}
-""",
 )
 
 

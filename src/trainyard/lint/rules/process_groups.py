@@ -29,7 +29,6 @@ from trainyard.spec.shell_words import LAUNCHER_MODULES, CalledScript
 _BACKENDS = ("nccl", "gloo", "mpi", "ucc", "xccl", "hccl")
 # All families with GPUs begin with N: https://learn.microsoft.com/azure/virtual-machines/sizes/overview
 _CPU_FAMILY = regex(r"Standard_[A-MO-Z]+\d", re.IGNORECASE)
-_OWN_MACHINE = ("localhost", "127.0.0.1")
 _SETS_OWN_ADDRESS = regex(r"(?:os\.)?environ\['MASTER_ADDR'\] = '(?:localhost|127\.0\.0\.1)'")
 _JOIN = "torch.distributed.init_process_group"
 _CONDITIONS = (ast.If, ast.Try, ast.IfExp, ast.ExceptHandler, ast.BoolOp, ast.While)
@@ -43,16 +42,6 @@ PROCESS_GROUP = Rule("AML621", "process-group", "error").explained(
     "in the script, every process is the same one or waits for itself: Azure ML sets RANK, WORLD_SIZE and MASTER_ADDR, "
     "not with `type: mpi`, and under no other name (a warning). What all processes call together, such as `barrier()`, "
     "waits forever where rank 0 alone calls it (a warning). Other code under a condition is not checked.",
-    example="""\
-@command - ./src
-command: python ‸train.py
-distribution: {type: pytorch, process_count_per_instance: 4}
-resources: {instance_type: Standard_D8s_v5, shm_size: 4g}
-=== src/train.py
-import torch.distributed
-
-torch.distributed.init_process_group("‹nccl⇒gloo›")
-""",
 )
 
 
@@ -153,11 +142,6 @@ LAUNCHER_FLAG = Rule("AML622", "launcher-flag", "error").explained(
     why="The launcher ends at once with an unknown flag. With more machines than there are, the processes wait for "
     "the others until the job times out, as with one rank for all of them; with `--standalone`, with torchrun without "
     "`--nnodes`, or with deepspeed without `--hostfile`, each machine trains by itself.",
-    example="""\
-@command
-command: torchrun ‸--‹nprocs_per_node⇒nproc_per_node› 8 train.py
-resources: {instance_type: Standard_ND96asr_v4, shm_size: 64g}
-""",
 )
 
 
@@ -246,17 +230,6 @@ LOCAL_RANK_FLAG = Rule("AML623", "local-rank-flag", "error").explained(
     why="Since PyTorch 2 it passes `--local-rank`, with a hyphen, which argparse takes for a different flag from "
     "`--local_rank`: the script ends at once. Declare both, or read LOCAL_RANK from the environment, which works with "
     "`torchrun`, with `--use-env` and without a launcher. Not reported where the environment's name has PyTorch 1.",
-    example="""\
-@command - ./src
-command: python -m torch.distributed.launch --nproc_per_node 4 ‸train.py
-resources: {instance_type: Standard_NC64as_T4_v3, shm_size: 64g}
-=== src/train.py
-import argparse
-
-parser = argparse.ArgumentParser()
-parser.add_argument(‹⇒"--local-rank", ›"--local_rank", type=int)
-print(parser.parse_args().local_rank)
-""",
 )
 _LAUNCH = "torch.distributed.launch"
 _PASSED = "--local-rank"
@@ -289,17 +262,6 @@ NODE_RANK_OF_MPI = Rule("AML624", "node-rank-of-mpi", "warning").explained(
     why="In spite of its name it is the number of the process within its machine: with one process on each of two "
     "machines it is 0 on both, so that both think that they are the first. With one process on each machine, "
     "OMPI_COMM_WORLD_RANK is the number of the machine.",
-    example="""\
-@command - ./src
-command: python ‸train.py
-distribution: {type: mpi}
-resources: {instance_count: 2}
-=== src/train.py
-import os
-
-node_rank = int(os.environ["OMPI_COMM_WORLD_‹NODE_⇒›RANK"])
-print(node_rank)
-""",
 )
 _NODE_RANK_OF_MPI = "OMPI_COMM_WORLD_NODE_RANK"
 _OF_NODES = regex(r"(node|machine|host)_?(rank|index|idx|id)\b", re.IGNORECASE)

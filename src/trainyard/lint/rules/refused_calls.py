@@ -29,14 +29,6 @@ REFUSED_CALL = Rule("AML519", "refused-call", "error", is_let_pass=True).explain
     why="The arguments of transformers' TrainingArguments contradict each other, MLflow is given a name where it takes "
     "a dictionary, or a run is started while one is active: logging a value starts it. The job ends there, after its "
     "machines have started. Only literal arguments are looked at.",
-    example="""\
-@command train ./src
-command: python ‸train.py
-=== src/train.py
-from transformers import TrainingArguments
-
-print(TrainingArguments("outputs", eval_strategy="epoch", save_strategy="‹steps⇒epoch›", load_best_model_at_end=True))
-""",
 )
 
 

@@ -34,13 +34,6 @@ SCHEDULE_TRIGGER = Rule("AML318", "schedule-trigger", "warning").explained(
     why="The fields of `expression` are minute (0-59), hour (0-23), day (1-31), month (1-12) and weekday (0-6, Sunday "
     "is 0). Azure ML refuses any other number, and its client a day that no calendar has. A time zone has the name "
     "that Windows gives it. A schedule that ends before it starts does nothing.",
-    example="""\
-name: nightly
-trigger:
-  type: cron
-  expression: "0 3 ‹31⇒28› 2 *"
-create_job: {type: pipeline, job: azureml:forecast}
-""",
 )
 
 
@@ -172,21 +165,6 @@ def _time(node: Node | None) -> datetime | None:
 SCHEDULE_JOB = Rule("AML321", "schedule-job", "warning").explained(
     summary="A schedule sets an input that its job does not have.",
     why="What `create_job` sets replaces the job's own inputs, by name; nothing reads the value of any other.",
-    example="""\
-name: nightly
-trigger: {type: recurrence, frequency: day, interval: 1}
-create_job:
-  type: pipeline
-  job: ./forecast.yaml
-  inputs: {‹horizn⇒horizon›: 14}
-=== forecast.yaml
-@pipeline
-inputs: {horizon: 28}
-jobs:
-  forecast:
-    component: azureml:forecast:1
-    inputs: {horizon: "${{parent.inputs.horizon}}"}
-""",
 )
 
 

@@ -32,15 +32,6 @@ from trainyard.spec.rule import Rule
 from trainyard.spec.shell_lexer import Word, simple_commands
 from trainyard.spec.shell_words import CalledScript
 
-_SCRIPT = """\
-=== src/train.py
-import argparse
-
-parser = argparse.ArgumentParser()
-parser.add_argument("--epochs", type=int, required=True)
-parser.add_argument("--optimizer", choices=["adam", "sgd"], default="adam")
-print(parser.parse_args())
-"""
 _NUMBERS = {None: "a string", "int": "a whole number", "float": "a number"}
 _REDIRECTION = regex("[<>]")
 _UNCLOSED = regex(r"\$\{\{(?![^{}]*\}\})|\$\{\{[^{}]*\$\{\{")
@@ -53,13 +44,6 @@ UNKNOWN_FLAG = Rule("AML501", "unknown-flag", "error", is_let_pass=True).explain
     summary="The command passes a flag that the script does not have.",
     why="Flags are read from the script's source, without running it: argparse, click, typer, transformers' "
     "HfArgumentParser, and the dataclasses of trainyard.steps. Scripts that cannot be read this way are not checked.",
-    example="""\
-@command train ./src
-command: python train.py ‸--‹num-⇒›epochs ${{inputs.epochs}}
-inputs:
-  epochs: {type: integer, default: 3}
-"""
-    + _SCRIPT,
 )
 
 
@@ -129,11 +113,6 @@ def _typographic_dashes(command: ParsedCommand) -> Iterator[Diagnostic]:
 MISSING_FLAG = Rule("AML502", "missing-flag", "error", is_let_pass=True).explained(
     summary="The command does not pass a flag that the script requires.",
     why="The script exits at once, after the cluster has started and the data is mounted.",
-    example="""\
-@command train ./src
-command: python ‸train.py‹⇒ --epochs 3› --optimizer sgd
-"""
-    + _SCRIPT,
 )
 
 
@@ -192,13 +171,6 @@ def _has_arguments_from_an_input(called: CalledScript) -> bool:
 WRONG_CHOICE = Rule("AML503", "wrong-choice", "error", is_let_pass=True).explained(
     summary="A value is not one of the script's choices.",
     why="The component offers, or a job sets, a value that the script's `choices` do not contain.",
-    example="""\
-@command train ./src
-command: python train.py --epochs 3 --optimizer '${{inputs.optimizer}}'
-inputs:
-  optimizer: {type: string, enum: [adam, ‹lion⇒sgd›], default: adam}
-"""
-    + _SCRIPT,
 )
 
 
@@ -305,10 +277,6 @@ UNKNOWN_PROGRAM = Rule("AML504", "unknown-program", "error", is_let_pass=True).e
     summary="The name of a program is misspelt, or is that of a script or a variable.",
     why="The shell finds no such program. Scripts are started with `python`. Variables are set without spaces around "
     "the `=`. Other names are only reported if they differ by a typo from python, torchrun and the like.",
-    example="""\
-@command train
-command: ‹pyhton⇒python› train.py
-""",
 )
 
 
@@ -348,16 +316,6 @@ FLAG_VALUE = Rule("AML505", "flag-value", "error", is_let_pass=True).explained(
     summary="A flag lacks its value, has one it does not take, or has one that is not a number.",
     why="argparse exits at once. A switch (`store_true`) is either passed or not: the `True` of a boolean input after "
     "it is one argument too many.",
-    example="""\
-@command train ./src
-command: python train.py --fast‹ ‸true⇒›
-=== src/train.py
-import argparse
-
-parser = argparse.ArgumentParser()
-parser.add_argument("--fast", action="store_true")
-print(parser.parse_args())
-""",
 )
 
 

@@ -24,29 +24,12 @@ from trainyard.spec.shell_words import CalledScript
 _FOLDERS = frozenset({"uri_folder", "mltable", "mlflow_model"})
 # What follows a path in a command and names something beneath it; `/..` does not.
 _BENEATH = regex(r"[\"']?(/(?!\.\.)[\w.$*{][^\s\"';|&)]*)")
-_COUNTS_FILES = """\
-=== src/count.py
-import argparse
-import os
-
-parser = argparse.ArgumentParser()
-parser.add_argument("--images")
-args = parser.parse_args()
-print(len(os.listdir(args.images)))
-"""
 
 
 PORT_READ_OTHERWISE = Rule("AML510", "port-read-otherwise", "warning").explained(
     summary="A script opens a folder, or looks into a file; or a command names a path beneath a file.",
     why="A `uri_file` is the path of one file, and a `uri_folder` of a folder. Only reported for what argparse passes "
     "on as it is, and not if the script asks which of the two it got.",
-    example="""\
-@command count ./src
-command: python count.py --images ${{inputs.images}}
-inputs:
-  images: {type: ‸‹uri_file⇒uri_folder›}
-"""
-    + _COUNTS_FILES,
 )
 
 
@@ -85,13 +68,6 @@ DIRECT_READ_AS_PATH = Rule("AML511", "direct-read-as-path", "warning").explained
     summary="A script opens an input or output of `mode: direct` as if it were on the disk.",
     why="With `direct` nothing is mounted: the script gets an address (`azureml://…`), which only fsspec, Spark and "
     "the like can open.",
-    example="""\
-@command count ./src
-command: python count.py --images ${{inputs.images}}
-inputs:
-  images: {type: uri_folder, mode: ‸‹direct⇒ro_mount›}
-"""
-    + _COUNTS_FILES,
 )
 
 
@@ -148,17 +124,6 @@ UNKNOWN_ARGUMENT = Rule("AML515", "unknown-argument", "error").explained(
     summary="A script reads an argument that it does not declare.",
     why="`args.epoch` of a parser with `--epochs` is an AttributeError, maybe after hours. Only scripts with one "
     "argparse parser are looked at, and only where nothing can have added the attribute.",
-    example="""\
-@command train ./src
-command: python ‸train.py --epochs 3
-=== src/train.py
-import argparse
-
-parser = argparse.ArgumentParser()
-parser.add_argument("--epochs", type=int)
-args = parser.parse_args()
-print(args.‹epoch⇒epochs›)
-""",
 )
 
 

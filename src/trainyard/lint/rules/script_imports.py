@@ -43,17 +43,6 @@ MODULE_OUTSIDE_CODE = Rule("AML508", "module-outside-code", "warning").explained
     summary="A script imports a module that is beside the code folder, or the code folder itself.",
     why="Only `code` and `additional_includes` are uploaded. It works on this machine if the module's folder is the "
     "current one; in the job the import fails.",
-    example="""\
-@command train
-code: ./src/train
-command: python ‸train.py
-=== src/train/train.py
-import losses
-
-print(losses)
-=== src/‹⇒train/›losses.py
-print("losses")
-""",
 )
 
 
@@ -94,22 +83,6 @@ MODULE_NOT_INSTALLED = Rule("AML509", "module-not-installed", "warning").explain
     "always run, or for accelerate, which the Trainer of transformers needs. Curated environments, images and "
     "Dockerfiles are not checked. A name that is almost that of a module in the code, and not that of a package, is "
     "reported with any environment.",
-    example="""\
-type: command
-name: train
-code: ./src
-command: python ‸train.py
-environment:
-  image: mcr.microsoft.com/azureml/openmpi5.0-ubuntu24.04
-  conda_file:
-    channels: [conda-forge]
-    dependencies: [python=3.11, pip, {pip: [pandas‹⇒, scikit-learn›]}]
-=== src/train.py
-import pandas
-from sklearn.svm import SVC
-
-print(pandas, SVC)
-""",
 )
 
 
@@ -209,17 +182,6 @@ IMPORT_FAILS = Rule("AML513", "import-fails", "error").explained(
     why="The import fails, after the cluster has started. A script that is started as a file belongs to no package, so "
     "`from .losses import …` fails in it: write `from losses import …`, or start it with `python -m`. Only imports "
     "that always run are looked at, and not in modules that may define names in other ways.",
-    example="""\
-@command train ./src
-command: python ‸train.py
-=== src/train.py
-from losses import ‹focal_los⇒focal_loss› as loss
-
-print(loss(1.0))
-=== src/losses.py
-def focal_loss(probability):
-    return 1 - probability
-""",
 )
 
 
@@ -269,13 +231,6 @@ def _defined(syntax: Syntax) -> set[str] | None:
 SCRIPT_SYNTAX = Rule("AML514", "script-syntax", "warning").explained(
     summary="Python cannot parse the script.",
     why="The job ends at once, after its machine has started. The script is parsed by the Python that lint runs on.",
-    example="""\
-@command train ./src
-command: python ‸train.py
-=== src/train.py
-for epoch in range(3)‹⇒:›
-    print(epoch)
-""",
 )
 
 
@@ -318,22 +273,6 @@ UNDEFINED_NAME = Rule("AML518", "undefined-name", "warning").explained(
     summary="A script uses a name that nothing defines.",
     why="The line ends with a NameError when it is reached, which may be after hours. pyflakes looks for these; names "
     "in annotations, and scripts that may define names otherwise (`import *`, `exec`, `globals()`), are left alone.",
-    example="""\
-@command train ./src
-command: python ‸train.py
-=== src/train.py
-def evaluate(model):
-    return model.to(device)
-
-
-def main():
-    ‹⇒global device
-    ›device = "cuda"
-    print(evaluate([]), device)
-
-
-main()
-""",
 )
 
 

@@ -17,7 +17,7 @@ from trainyard.spec.resolved import Known
 from trainyard.spec.rule import Rule
 from trainyard.spec.rules import UNKNOWN_KIND
 from trainyard.spec.shell_words import settings_port
-from trainyard.spec.step_settings import PIPELINE_OF_SETTINGS, TRAIN_COMPONENT, StepSettings, WrittenSettings
+from trainyard.spec.step_settings import StepSettings, WrittenSettings
 from trainyard.spec.training_settings import refused_in_file, refused_settings, use_of_file
 
 
@@ -49,9 +49,6 @@ SHADOWED_SETTING = Rule("AML342", "shadowed-setting", "warning").explained(
     summary="A key of a settings file has no effect, since the job gives the step another value.",
     why="What a pipeline binds, and a component's default, beat the settings file; a sweep draws its values. Remove "
     "the key, or what replaces it. For one run, `overrides` beat both.",
-    example=PIPELINE_OF_SETTINGS.replace("=== settings", "      epochs: 3\n=== settings")
-    + "weight_decay: 0.1\n‹epochs: 16\n⇒›"
-    + TRAIN_COMPONENT,
 )
 
 

@@ -44,12 +44,6 @@ UNQUOTED_TEXT = Rule("AML551", "unquoted-text", "info").explained(
     summary="A string input is used without quotes in the command.",
     why="Azure ML substitutes the string as it is: a space in it splits it into two words, and the shell runs a `;` or "
     "`$(…)` in it. This is a warning if a default or a job sets the input to such a string.",
-    example="""\
-@command train
-command: python -m train --label ‹⇒'›‸${{inputs.label}}‹⇒'›
-inputs:
-  label: {type: string}
-""",
 )
 
 
@@ -89,12 +83,6 @@ TEXT_BREAKS_QUOTES = Rule("AML557", "text-breaks-quotes", "warning").explained(
     summary="A string ends the quotes around it in the command, or is run within them.",
     why="Azure ML substitutes the string as it is. A quote in it ends the quoted text, so that the shell reads the "
     "rest as commands; within double quotes it also runs `$(…)`. `trainyard run --strict` refuses it.",
-    example="""\
-@command greet
-command: python -m greet --text '${{inputs.text}}'
-inputs:
-  text: {type: string, default: ‸"‹it's⇒it is› early"}
-""",
 )
 
 
@@ -183,10 +171,6 @@ def _quote_at(end: int, command: str, quote: str, position: int) -> tuple[str, i
 FETCHED_SCRIPT = Rule("AML553", "fetched-script", "warning").explained(
     summary="A script is downloaded and run without review.",
     why="It runs whatever is at that address on the day. Put the script into the image or the code.",
-    example="""\
-@command train
-command: ‹curl -sSL https://example.com/setup.sh | bash⇒bash setup.sh› && python train.py
-""",
 )
 
 
@@ -203,12 +187,6 @@ LINE_CONTINUATION = Rule("AML554", "line-continuation", "warning", is_let_pass=T
     why="A folded block (`>`) joins the lines: the backslash then precedes a space, which becomes part of the "
     "next word. Azure ML's documentation advises against backslashes. In a block `|` one at the very end of a line "
     "is right.",
-    example="""\
-@command train
-command: >-
-  python train.py‹ \\⇒›
-  --epochs 3
-""".replace("‹ \\", "‹ ‸\\"),
 )
 
 
@@ -229,13 +207,6 @@ ENDED_EARLY = Rule("AML555", "ended-early", "error", is_let_pass=True).explained
     why="The shell runs what is before a line end, and takes the flags after it for another command. In a block `|` "
     "every line ends like that, unless a backslash is its last character. A folded block (`>`) joins its lines with "
     "spaces, except at a blank line and before one that is indented more.",
-    example="""\
-@command train
-command: >-
-  python train.py
-‹
-⇒›  ‸--epochs 3
-""",
 )
 
 
@@ -282,13 +253,6 @@ COMMENTED_OUT = Rule("AML562", "commented-out", "error").explained(
     why="A folded block (`>`) becomes one line, and for the shell a `#` makes a comment of the rest of that line. In a "
     "block `|`, a comment between lines that end with a backslash ends the command: the flags below it are run as a "
     "command of their own. Comments of YAML are above `command:`.",
-    example="""\
-@command train
-command: >-
-  python train.py
-‹  ‸# three are enough
-⇒›  --epochs 3
-""",
 )
 _CONTINUED = regex(r"\\\n[ \t]*\Z")
 _FLAG_BELOW = regex(r"\n(?:[ \t]*#[^\n]*\n)*[ \t]*(?:\$\[\[[ \t]*)?(--?[A-Za-z][\w-]*)")
@@ -327,12 +291,6 @@ TWO_PROGRAMS = Rule("AML556", "two-programs", "error", is_let_pass=True).explain
     summary="Two programs are in one shell command: `pip install … python train.py`.",
     why="The lines of a folded block (`>`) are joined with spaces. Without `&&` between them, the second program and "
     "its arguments are packages to pip, or arguments of `cd`, `export` or `mkdir`, and nothing is run.",
-    example="""\
-@command train
-command: >-
-  pip install -r requirements.txt‹⇒ &&›
-  ‸python train.py
-""",
 )
 # None of these runs a program that is among its arguments.
 _RUN_NOTHING = frozenset({"cd", "export", "mkdir", "ls", "unzip", "nvidia-smi", "conda activate", "source activate"})
@@ -360,12 +318,6 @@ REDIRECTED_VERSION = Rule("AML564", "redirected-version", "warning").explained(
     summary="The shell takes the version of a package for a redirection: `pip install torch>=2.1` without quotes.",
     why="pip installs any version, and what it prints goes into a file named `=2.1`; with `<`, the shell looks for a "
     "file of that name and ends with an error.",
-    example="""\
-@command train ./src
-command: pip install ‹⇒'›torch‸>=2.1‹⇒'› && python train.py
-=== src/train.py
-print("training")
-""",
 )
 _VERSION = regex(r"=?[0-9]+(?:\.[0-9]+)*")
 
@@ -391,10 +343,6 @@ ONE_WORD_RUN = Rule("AML563", "one-word-run", "error").explained(
     summary="`bash -c` runs its first word alone: the text is not in quotes.",
     why="The shell takes the words after the first for its own `$0`, `$1` and so on. `bash -c python train.py` starts "
     "a Python that reads its program from the empty input, and the job counts as completed.",
-    example="""\
-@command train
-command: bash -c ‹⇒'›‸python train.py‹⇒'›
-""",
 )
 
 
@@ -427,12 +375,6 @@ SHELL_SYNTAX = Rule("AML561", "shell-syntax", "error").explained(
     why="The job ends at once, after its machine has started. A folded block (`>`) joins lines with spaces: `then`, "
     "`do` and `done` then need a `;` before them, and a here-document has no last line. Word processors and chats "
     "replace straight quotes and spaces with others, which the shell takes for letters.",
-    example="""\
-@command train ./src
-command: pip install pandas==2.2.3 && ‹‸&& ⇒›python train.py
-=== src/train.py
-print("training")
-""",
 )
 
 

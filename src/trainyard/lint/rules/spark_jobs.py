@@ -41,35 +41,12 @@ _MEMORY = regex(r"([0-9]+)[a-z]*", re.IGNORECASE)
 _FEWEST_MEGABYTES = 256
 # standard_e8s_v3 has 8 cores: https://learn.microsoft.com/azure/machine-learning/quickstart-spark-jobs
 _MACHINE = regex(r"standard_e([0-9]+)s_v3", re.IGNORECASE)
-_JOB = """\
-type: spark
-code: ./src
-entry: {file: count.py}
-conf:
-  spark.driver.cores: 1
-  spark.driver.memory: 2g
-  spark.executor.cores: 2
-  spark.executor.memory: 2g
-  spark.executor.instances: 2
-resources: {instance_type: standard_e4s_v3, runtime_version: "3.4"}
-"""
-_SCRIPT = """\
-=== src/count.py
-print("counting")
-"""
 
 
 SPARK_MODE = Rule("AML315", "spark-mode", "error").explained(
     summary="Spark reads and writes data only with `mode: direct`.",
     why="Executors on several machines open the addresses themselves; nothing is mounted or copied for them. Azure "
     "ML's client refuses any other mode, and one that is not set.",
-    example=_JOB
-    + """\
-args: --text ${{inputs.text}}
-inputs:
-  text: {type: uri_file, path: "azureml:words:3", mode: ‹ro_mount⇒direct›}
-"""
-    + _SCRIPT,
 )
 
 
@@ -126,7 +103,6 @@ SPARK_MACHINES = Rule("AML316", "spark-machines", "error").explained(
     why="`resources` are serverless machines, `compute` an attached Synapse pool. Azure ML's client refuses both, "
     "neither, and with dynamic allocation a number of executors outside of minExecutors and maxExecutors. Spark itself "
     "takes memory without a unit for megabytes, and starts no executor with more cores than a machine has.",
-    example=_JOB + "‹‸compute: azureml:spark-pool\n⇒›" + _SCRIPT,
 )
 
 

@@ -23,27 +23,6 @@ from trainyard.spec.rule import Rule
 _TYPES_OF_SAMPLING: dict[str, list[str]] = known_words("distributions_of_sampling")
 _CONTINUOUS = frozenset(f"{q}{name}" for name in ("uniform", "loguniform", "normal", "lognormal") for q in ("", "q"))
 _KNOWN_TYPES = _CONTINUOUS | {"choice", "randint"}
-_SWEEP = """\
-type: sweep
-trial:
-  code: ./src
-  command: python train.py --rate ${{search_space.rate}}
-  environment: azureml:torch:3
-compute: azureml:cpus
-search_space:
-  rate: {type: uniform, min_value: 0.1, max_value: 0.5}
-limits: {max_total_trials: 20, max_concurrent_trials: 4}
-sampling_algorithm: ‸random
-objective: {goal: minimize, primary_metric: ‸val_loss}
-=== src/train.py
-import argparse
-
-import mlflow
-
-parser = argparse.ArgumentParser()
-parser.add_argument("--rate", type=float)
-mlflow.log_metric("val_loss", parser.parse_args().rate)
-"""
 
 
 SWEEP_CONTRADICTION = Rule("AML313", "sweep-contradiction", "warning").explained(
@@ -53,7 +32,6 @@ SWEEP_CONTRADICTION = Rule("AML313", "sweep-contradiction", "warning").explained
     "nor a trial's timeout that of the sweep. A bandit policy has one slack. `loguniform` takes the logarithms of the "
     "least and the largest value. By the reference of the first SDK (`BayesianParameterSampling`) Bayesian sampling "
     "supports no early termination; a module of Microsoft's training recommends the two, so together they are a note.",
-    example=_SWEEP.replace("‸random", "‹grid⇒random›").replace("‸val_loss", "val_loss"),
 )
 
 
@@ -169,7 +147,6 @@ METRIC_NOT_LOGGED = Rule("AML507", "metric-not-logged", "warning").explained(
     why="A sweep reads `primary_metric` from each trial's run by its exact name; without it all trials are the same. "
     "Only reported if the scripts log metrics by literal names, and nothing in the code can log others (`autolog`, "
     "names that are put together, packages that log by themselves).",
-    example=_SWEEP.replace("‸random", "random").replace("‸val_loss", "‹val_los⇒val_loss›"),
 )
 
 

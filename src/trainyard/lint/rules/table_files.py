@@ -30,20 +30,6 @@ TABLE_FILE = Rule("AML421", "table-file", "warning").explained(
     summary="The file MLTable of a local table cannot be read, has no list of paths, or has a misspelt word.",
     why="The client uploads the folder as it is, and the job fails where it loads the table. A file that a path names "
     "is only missed if another one of almost that name lies there: scripts may write it first.",
-    example="""\
-=== data.yaml
-name: sales
-type: mltable
-path: ./sales
-=== sales/MLTable
-type: mltable
-paths:
-  - file: ./sales.csv
-transformations:
-  - ‹read_delimeted⇒read_delimited›: {delimiter: ","}
-=== sales/sales.csv
-day,sold
-""",
 )
 
 

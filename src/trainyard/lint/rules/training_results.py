@@ -29,21 +29,6 @@ SPOT_WITHOUT_CHECKPOINTS = Rule("AML612", "spot-without-checkpoints", "warning")
     summary="A training on Spot machines has no output for checkpoints.",
     why="When a machine is reclaimed, only what is in a mounted output survives; `./outputs` and outputs of mode "
     "`upload` are lost.",
-    example="""\
-@pipeline
-jobs:
-  train:
-    component: ./train.yaml
-    queue_settings: {job_tier: ‸spot}
-=== train.yaml
-@command train
-is_deterministic: false
-command: python -m train --‹model⇒checkpoints› '${{outputs.‹model⇒checkpoints›}}'
-outputs:
-  ‹model⇒checkpoints›: {type: uri_folder}
-distribution: {type: pytorch, process_count_per_instance: 8}
-resources: {shm_size: 64g}
-""",
 )
 
 
@@ -70,12 +55,6 @@ UPLOADED_CHECKPOINTS = Rule("AML616", "uploaded-checkpoints", "warning").explain
     summary="Checkpoints are written to an output of mode `upload`.",
     why="Such an output is uploaded when the job ends, and not at all if it is preempted. With `rw_mount`, files are "
     "kept as they are written.",
-    example="""\
-@command train
-command: python -m train --checkpoints '${{outputs.checkpoints}}'
-outputs:
-  checkpoints: {type: uri_folder, mode: ‹upload⇒rw_mount›}
-""",
 )
 
 
@@ -100,14 +79,6 @@ LEFT_DETERMINISTIC = Rule("AML617", "left-deterministic", "info", suppressed_by_
     summary="A distributed training does not set `is_deterministic`.",
     why="The default is true: when the job is submitted again unchanged, Azure ML does not run it, but reuses the old "
     "outputs. Write `is_deterministic: false`, or `true` if that is what you want.",
-    example="""\
-@command
-‸name: train
-‹⇒is_deterministic: false
-›command: python -m train
-distribution: {type: pytorch, process_count_per_instance: 8}
-resources: {shm_size: 64g}
-""",
 )
 
 
@@ -135,14 +106,6 @@ METRIC_NAME = Rule("AML517", "metric-name", "warning").explained(
     why="Names have letters, digits, `_`, `-`, `.`, `:`, spaces and slashes, and lead out of no folder, as `../a` "
     "does (https://github.com/mlflow/mlflow/blob/master/mlflow/utils/validation.py). MLflow's own stores refuse "
     "others, and so does a rehearsal: the script ends there. Only literal names are looked at.",
-    example="""\
-@command train ./src
-command: python ‸train.py
-=== src/train.py
-import mlflow
-
-mlflow.log_metric("recall‹@⇒_at_›5", 0.8)
-""",
 )
 
 

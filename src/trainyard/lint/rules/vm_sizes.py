@@ -38,12 +38,6 @@ def machine_related(placement: Placement) -> list[Related]:
 NODES_WITHOUT_RDMA = Rule("AML604", "nodes-without-rdma", "warning").explained(
     summary="There are several machines, but no InfiniBand between them.",
     why="Gradients then travel over Ethernet, tens of times slower. An `r` in the size's name means RDMA.",
-    example="""\
-@command
-command: python -m train
-distribution: {type: pytorch, process_count_per_instance: 4}
-resources: {instance_count: ‹4⇒1›, instance_type: Standard_NC64as_T4_v3, shm_size: 64g}
-""",
 )
 
 
@@ -59,25 +53,12 @@ def _nodes_without_rdma(placement: Placement, context: LintContext) -> Iterator[
 RETIRED_SKU = Rule("AML605", "retired-sku", "warning").explained(
     summary="Azure has retired this VM size.",
     why="New clusters of this size cannot be created, and existing ones get no machines.",
-    example="type: amlcompute\nname: gpu\nsize: ‹Standard_NC6s_v3⇒Standard_NC24ads_A100_v4›\nmax_instances: 2\n",
 )
 
 
 MORE_NODES_THAN_CLUSTER = Rule("AML609", "more-nodes-than-cluster", "warning").explained(
     summary="The job needs more machines than its cluster can have.",
     why="It waits in the queue forever.",
-    example="""\
-@command
-command: python -m train
-compute: azureml:gpu
-distribution: {type: pytorch, process_count_per_instance: 8}
-resources: {instance_count: ‹4⇒2›, shm_size: 64g}
-=== compute/gpu.yaml
-type: amlcompute
-name: gpu
-size: Standard_ND96asr_v4
-max_instances: 2
-""",
 )
 
 
@@ -95,7 +76,6 @@ def _more_nodes_than_cluster(placement: Placement, context: LintContext) -> Iter
 UNKNOWN_SKU = Rule("AML610", "unknown-sku", "warning").explained(
     summary="Azure has no known GPU machine of this size.",
     why="Only reported for names that start with Standard_NC or Standard_ND; `trainyard skus` lists the known ones.",
-    example="type: amlcompute\nname: gpu\nsize: ‹Standard_ND96asr_v5⇒Standard_ND96asr_v4›\nmax_instances: 2\n",
 )
 
 
@@ -159,8 +139,6 @@ LOW_PRIORITY = Rule("AML611", "low-priority", "info").explained(
     summary="`low_priority` means Spot machines.",
     why="Low-priority machines were discontinued on 2026-03-31. The word now stands for Spot capacity, which can be "
     "reclaimed at 30 seconds' notice: the job has to save checkpoints where they survive.",
-    example="type: amlcompute\nname: gpu\nsize: Standard_ND96asr_v4\nmax_instances: 2\n"
-    "tier: ‹low_priority⇒dedicated›\n",
 )
 
 

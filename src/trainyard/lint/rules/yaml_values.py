@@ -28,12 +28,6 @@ _JOB_KINDS: frozenset[Kind] = frozenset({"command_job", "sweep_job", "other_job"
 SCHEMA_OF_OTHER_KIND = Rule("AML012", "schema-of-other-kind", "warning").explained(
     summary="`$schema` names the schema of another kind of file.",
     why="Azure ML's client ignores it, but editors use it for completion and validation.",
-    example="""\
-$schema: ‸https://azuremlschemas.azureedge.net/latest/‹commandJob⇒commandComponent›.schema.json
-@command train
-is_deterministic: false
-command: python train.py
-""",
 )
 
 
