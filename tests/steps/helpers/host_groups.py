@@ -64,6 +64,7 @@ def exchanged(world: World, folder: Path, *, leaves: bool, saves: bool) -> dict[
     thread.start()
     if leaves:
         os._exit(9)
+    world.barrier()  # on CPUs, over the default group
     found: dict[str, Any] = {
         "gathered": [world.gather(f"{rank}") for _ in range(5)][-1],
         "broadcast": world.broadcast(rank),

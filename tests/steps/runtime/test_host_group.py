@@ -39,7 +39,10 @@ def test_every_rank_gets_what_all_have_over_few_connections(
         own = next(node for node in nodes if rank in node)
         # In each of two host groups: to the node's ranks, to the other nodes' first ranks, and to be reached at.
         of_host_group = len(own) + (0 if len(nodes) == 1 else len(nodes) if rank == own[0] else 1)
-        of_default = size if layout == "cpu" else 0
+        # On CPUs of several nodes also to those that are a power of two away, with which sums of gradients go.
+        steps = [2**power for power in range(size) if 2**power < size]
+        away = {(rank + step) % size for step in (*steps, *(-step for step in steps))}
+        of_default = 0 if layout == "gpu" else size if len(nodes) == 1 else len(away) + 1
         # Rank 0 also serves the store, to which every rank is connected.
         of_store = 1 if rank else size + 2
         assert found.pop("sockets") <= 2 * of_host_group + of_default + of_store
@@ -55,10 +58,11 @@ def test_every_rank_gets_what_all_have_over_few_connections(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("layout", ["cpu", "gpu"])
 @pytest.mark.parametrize("leaves", [2, 3])
-def test_a_lost_rank_ends_the_others(tmp_path: Path, leaves: int) -> None:
-    """A node's first rank, or another; nothing but host groups connects the ranks."""
-    exit_codes, outputs = run(tmp_path, [[0, 1], [2, 3], [4, 5]], "gpu", leaves)
+def test_a_lost_rank_ends_the_others(tmp_path: Path, leaves: int, layout: str) -> None:
+    """A node's first rank, or another, before ranks exchange anything; as with GPUs, only host groups connect them."""
+    exit_codes, outputs = run(tmp_path, [[0, 1], [2, 3], [4, 5]], layout, leaves)
     assert exit_codes == [9 if rank == leaves else 1 for rank in range(6)]
     for rank, output in enumerate(outputs):
         assert rank == leaves or f"rank {rank} lost its connection to another rank" in output

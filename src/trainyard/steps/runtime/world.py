@@ -49,6 +49,9 @@ _REPEATABLE_ALGORITHMS = "^NVLS,NVLSTree"
 Megatron-LM's --deterministic-mode asks for the same."""
 _OPEN_FILES, _OF_STORE_PER_RANK = 256, 3
 """Files that a rank has open in any case, and how often each rank connects to the store, which rank 0 serves."""
+_ON_DEMAND = "TORCH_GLOO_LAZY_INIT"
+"""Gloo then connects two ranks once they exchange something. A barrier connects those that are a power of two apart, of
+which DDP's and FSDP's collectives are made, while all are here: a rank that dies later is noticed at once."""
 _VISIBLE_GPUS = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 _PACKAGES = ("torch", "numpy", "transformers", "safetensors", "deepspeed", "mlflow-skinny")
 _NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
@@ -180,11 +183,16 @@ def _join(variables: RankVariables, device: torch.device, timeout: timedelta) ->
     meeting = None if variables.master_address is None else Meeting(variables, timeout)
     try:
         store = HashStore() if meeting is None else meeting.store()
+        nodes = [[0]] if meeting is None else meeting.nodes
+        on_demand = backend == "gloo" and len(nodes) > 1 and _ON_DEMAND not in os.environ
         with nullcontext() if meeting is None else meeting.ends_with_siblings():
+            os.environ |= {_ON_DEMAND: "1"} if on_demand else {}
             dist.init_process_group(
                 backend, store=store, rank=variables.rank, world_size=variables.world_size, timeout=timeout
             )
-            nodes = [[0]] if meeting is None else meeting.nodes
+            if on_demand:
+                del os.environ[_ON_DEMAND]
+                dist.barrier()
             # Between CPUs of one node, the default group connects the same ranks.
             shared = None if backend == "nccl" or len(nodes) > 1 else dist.group.WORLD
             return HostGroup(nodes, variables.rank, timeout, shared)
