@@ -115,7 +115,7 @@ class HeldOut:
         return predicted / self.memory_bytes - 1
 
 
-FIXED_ROUND, FIXED_MEMORY_ROUND = 9, 9
+FIXED_ROUND, FIXED_MEMORY_ROUND = 10, 10
 """From which rounds on rows were predicted by the formulas of today, of time and of memory; those before had been seen.
 """
 
@@ -200,6 +200,7 @@ def _training(row: dict[str, str]) -> TrainingShape:
         is_fsdp1=row.get("fsdp1") == "yes",
         upcasts_logits=row.get("loss") != "16-bit",
         is_deterministic=row["source"] == MEASURED,
+        copies_gradients=row["source"] != MEASURED,
         adapters=_adapters(row),
     )
 

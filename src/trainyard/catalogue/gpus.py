@@ -35,6 +35,7 @@ class Gpu:
     catalogue_model: str
     generation: str
     memory_gb: float
+    memory_type: str
     fp32_tflops: float | None
     fp16_tflops: float | None
     bf16_tflops: float | None

@@ -549,10 +549,27 @@ def test_autocast_has_a_copy_of_every_matrix_until_the_backward_pass(training: M
 
 
 def test_the_allocator_reuses_what_activations_leave_for_logits(training: Make) -> None:
+    """And keeps an eighth of all else."""
     few, many = (memory_of(training(activation_checkpointing=kind)) for kind in ("full", "none"))
-    assert few.reserved - few.total == pytest.approx(0.12 * few.activations + 0.6 * (few.logits - few.activations))
+    else_of_few, else_of_many = (each.total - each.logits for each in (few, many))
+    assert few.reserved - few.total == pytest.approx(0.12 * else_of_few + 0.6 * (few.logits - few.activations))
     assert many.activations > many.logits
-    assert many.reserved - many.total == pytest.approx(0.12 * many.activations)
+    assert many.reserved - many.total == pytest.approx(0.12 * else_of_many)
+
+
+def test_buckets_beside_gradients_take_as_much_again(training: Make) -> None:
+    """As in software that leaves torch's DistributedDataParallel as it is, with more than one GPU."""
+    views = training("gpt2", engine="ddp", sequence_length=1024)
+    copies = replace(views, copies_gradients=True)
+    size = 4 * views.architecture.parameters
+    assert memory_of(copies).total - memory_of(views).total == size
+    times = [estimate(each).time for each in (views, copies)]
+    assert times[0] is not None
+    assert times[1] is not None
+    rate = 0.7e9 * views.machines.gpu.memory_gbyte_per_second
+    assert times[1].total - times[0].total == pytest.approx(1.06 * 4 * size / rate)
+    alone = replace(copies, machines=replace(copies.machines, nodes=1, gpus_per_node=1))
+    assert memory_of(alone) == memory_of(replace(alone, copies_gradients=False))
 
 
 def test_a_loss_in_16_bits_has_its_logits_three_times(training: Make) -> None:

@@ -131,7 +131,7 @@ def test_a_global_batch_is_divided_among_the_gpus() -> None:
 
 @pytest.mark.parametrize("model", ["llama-3.1-8b", "resnet"])
 def test_no_larger_micro_batch_of_the_same_step_has_room(model: str) -> None:
-    machines = _machines(A100, 1, 2)
+    machines = _machines(A100, 2, 4)
     wanted = _wanted(model, machines[0], sequence_length=1 if model == "resnet" else 2048)
     found = what_if(wanted, machines, Scope(global_batch_size=machines[1].world_size * 3072))
     assert any(each.training.accumulation_steps > 1 for each in found)

@@ -100,6 +100,8 @@ def test_what_was_predicted_first_stays_as_it_was() -> None:
         assert hashlib.sha256(text.encode()).hexdigest() == expected
     for row in rows:
         assert row["predicted_on"] >= "2026-11-25"
+        if int(row["round"]) == FIXED_ROUND and not (row["samples_per_second_per_gpu"] or row["memory_gb"]):
+            continue  # predicted, and not compared yet
         assert bool(row["samples_per_second_per_gpu"]) == bool(row[_FIRST[0]])
         assert row["samples_per_second_per_gpu"] or row["memory_gb"]
 
@@ -119,7 +121,7 @@ def test_the_last_rounds_were_predicted_by_the_formulas_of_today() -> None:
     changed = [row.memory_error(first=True) != pytest.approx(row.memory_error(first=False), abs=1e-3) for row in last]
     assert (FIXED_MEMORY_ROUND <= OWN_ROUND) == (not any(changed))
     page = " ".join((DOCS / "estimates.md").read_text(encoding="utf-8").split())
-    unseen = [row for row in rows if row.round >= FIXED_ROUND]
+    unseen = [row for row in rows if row.round >= FIXED_ROUND and (row.rate or row.memory_bytes)]
     assert ("no round has been predicted first by the formulas of today" in page) == (not unseen)
     assert (f"## First predictions: round {FIXED_ROUND}" in page) == bool(unseen)
 
@@ -131,7 +133,9 @@ def test_the_page_leads_with_first_predictions_and_says_which_bars_they_miss() -
     description turned out to be of another model.
     """
     page = (DOCS / "estimates.md").read_text(encoding="utf-8")
-    assert next(line for line in page.splitlines() if line.startswith("## ")) == "## First predictions: round 9"
+    assert (
+        next(line for line in page.splitlines() if line.startswith("## ")) == "## The last first predictions: round 9"
+    )
     text = " ".join(page.split())
     found = {}
     for number, counts in ((8, (61, 30)), (9, (91, 28))):
@@ -153,7 +157,7 @@ def test_the_page_leads_with_first_predictions_and_says_which_bars_they_miss() -
     time, within, memory_error, memory_within = found[8]
     assert time > 0.15
     assert (
-        "Round 8, by the formulas before, missed every bar but that of kinds: "
+        "Round 8, by the formulas before those, missed every bar but that of kinds: "
         f"{time:.1%} and {within:.0%} for time and {memory_error:.1%} and {memory_within:.0%} for memory"
     ) in text
     time, within, memory_error, memory_within = found[9]
@@ -176,7 +180,7 @@ def test_the_page_leads_with_first_predictions_and_says_which_bars_they_miss() -
 def test_trainings_held_out_are_predicted() -> None:
     """The bars: half within 15 %, three quarters within 25 %, and no kind of 15 rows with a median above 25 %.
 
-    Rounds 1 to 8 meet the first two as they are predicted today, by formulas that have seen them. First predictions of
+    Rounds 1 to 9 meet the first two as they are predicted today, by formulas that have seen them. First predictions of
     rounds 3 to 7 miss both because of our own loop, and those of other people's rows the second by a hair. Small
     micro-batches miss the last.
     """
@@ -200,7 +204,7 @@ def test_trainings_held_out_are_predicted() -> None:
     assert 0.74 <= statistics.fmean(error <= 0.25 for error in published) < 0.75
     assert statistics.median(first) > 0.15
     share = statistics.fmean(error <= 0.25 for error in every)
-    assert f"rounds 1 to 8 have {statistics.median(every):.1%} and {share:.1%} and rounds 3" in page
+    assert f"rounds 1 to 9 have {statistics.median(every):.1%} and {share:.1%} and rounds 3" in page
     assert "First predictions of rounds 3 to 9 miss both, 17.4% and 68%" in page
     assert "missed both, 17.2% and 68%: trainings that others published, rounds 3 to 6, have 14.1% and 74%" in page
     own = [row for row in timed if row.round == OWN_ROUND]
@@ -213,7 +217,7 @@ def test_trainings_held_out_are_predicted() -> None:
 def test_the_page_says_which_kinds_miss_the_bars_of_memory() -> None:
     """The bars of first predictions: a median of 10 %, and seven of ten within 15 %."""
     missed = []
-    for last in (OWN_ROUND, 8, FIXED_MEMORY_ROUND):
+    for last in (OWN_ROUND, 8, 9):
         errors: dict[str, list[float]] = {"all": []}
         for row in held_out_trainings():
             error = row.memory_error(first=True) if last >= row.round >= UNSEEN_MEMORY_ROUND else None
@@ -233,9 +237,7 @@ def test_the_page_says_which_kinds_miss_the_bars_of_memory() -> None:
     assert "The bars are a median of 10 % and 70 % within 15 %" in page
     assert "Rounds 6 and 7 just missed them, 10.6% and 66%" in page
     assert "Its encoders, RoBERTa of 2020, do not" in page
-    assert (
-        "Round 9, the first of today's formulas, misses both, 12.4% and 64%. Round 8 missed them by far, 21.5%" in page
-    )
+    assert "Round 9, by the formulas before, missed both, 12.4% and 64%. Round 8 missed them by far, 21.5%" in page
     assert "Rounds 6 to 9 together have 12.3% and 61%" in page
 
 
@@ -257,9 +259,9 @@ def test_eight_of_ten_trainings_held_out_are_within_the_interval_of_their_kind()
         assert not unseen or 0.75 <= statistics.fmean(unseen) <= 0.9, kind
         if statistics.fmean(every) > 0.9:
             too_wide[kind] = f"{statistics.fmean(every):.0%}"
-    assert too_wide == {"adapters": "93%"}
+    assert too_wide == {"adapters": "95%"}
     page = " ".join((DOCS / "estimates.md").read_text(encoding="utf-8").split())
-    assert "Those of adapters (93%) hold more than nine of ten of their rows today" in page
+    assert "Those of adapters (95%) hold more than nine of ten of their rows today" in page
 
 
 @pytest.mark.parametrize("is_adapted", [False, True])
@@ -320,7 +322,8 @@ def test_autocast_casts_weights_and_gradients_but_not_those_of_four_bits(monkeyp
     monkeypatch.setattr(compute, "KERNEL_SECONDS", 0.0)
     monkeypatch.setattr(compute, "HALF_WAVE", 0)
     once = _training(engine="ddp", micro_batch_size=16)
-    parameters, rate = once.architecture.parameters, 2039e9 * 0.8
+    once = replace(once, machines=replace(once.machines, nodes=1, gpus_per_node=1))
+    parameters, rate = once.architecture.parameters, 2039e9 * 0.7
 
     def casts(**settings: object) -> float:
         times = [estimate(replace(once, micro_batch_size=samples, **settings)).time for samples in (8, 16)]
@@ -337,18 +340,21 @@ def test_autocast_casts_weights_and_gradients_but_not_those_of_four_bits(monkeyp
 
 
 def test_the_update_reads_the_gradient_once_more_for_its_norm() -> None:
-    """AdamW moves 28 bytes a parameter, of many operations three times as much; the norm reads 4. In bf16 half."""
+    """AdamW moves 28 bytes a parameter, of many operations three times as much; the norm reads 4. In bf16 half, but for
+    DeepSpeed, whose weights are fp32 too."""
     training = _training(engine="ddp")
+    training = replace(training, machines=replace(training.machines, nodes=1, gpus_per_node=1))
     cases: list[tuple[dict[str, str], int]] = [
         ({"stack": "sdpa"}, 28 + 4),
         ({"stack": "eager"}, 3 * 28 + 4),
         ({"optimizer": FOREACH}, 3 * 28 + 4),
         ({"precision": "bf16-true"}, 14 + 2),
+        ({"precision": "bf16-true", "engine": "zero2"}, 28 + 4),
     ]
     for settings, moved in cases:
         time = estimate(replace(training, **settings)).time
         assert time is not None
-        assert time.optimizer == pytest.approx(moved * training.architecture.parameters / (2039e9 * 0.8))
+        assert time.optimizer == pytest.approx(moved * training.architecture.parameters / (2039e9 * 0.7))
 
 
 def test_images_whose_channels_come_last_need_no_copies_for_tensor_cores() -> None:
@@ -374,6 +380,23 @@ def test_a_ring_sends_all_but_one_share_over_the_slowest_link() -> None:
     size, machines = 1e9, _machines(1)
     expected = BASE_LATENCY + 7 * LINK_LATENCY + 7 / 8 * size / (300e9 * 0.8)
     assert ring_seconds(size, machines) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("gpus", "rate"), [(2, 50), (4, 100), (8, 150)])
+def test_gpus_without_a_switch_share_some_of_their_links(gpus: int, rate: int) -> None:
+    """A V100 has six links of 25 GB/s: two of them to one other GPU, four to three others."""
+    assert machines_of_gpu(find_gpu("V100-SXM-32GB"), 1, gpus).link_gbyte_per_second == rate
+    assert machines_of_gpu(find_gpu("A100-SXM-40GB"), 1, gpus).link_gbyte_per_second == 300
+
+
+def test_several_gpus_wait_for_the_slowest_of_them() -> None:
+    one, two = (
+        replace(_training(engine="ddp"), machines=machines_of_gpu(find_gpu("A100"), 1, gpus)) for gpus in (1, 2)
+    )
+    times = [estimate(each).time for each in (one, two)]
+    assert times[0] is not None
+    assert times[1] is not None
+    assert times[1].forward == pytest.approx(1.06 * times[0].forward)
 
 
 def test_an_all_reduce_is_a_reduce_scatter_and_an_all_gather() -> None:

@@ -78,7 +78,8 @@ def _in_training(block: ModelBlock, training: TrainingShape) -> ModelBlock:
     share, kept = 0.5 if training.compiled else 1.0, block.kept
     moved = share * block.moved
     if not training.channels_last and training.precision != "fp32":
-        moved += block.convolved
+        # The backward pass has two convolutions, and half as much again of all other traffic.
+        moved += (1 + 2) / (1 + 1.5) * block.convolved
     if training.is_under_autocast and not training.compiled:
         moved += 7 * block.normalized
     if training.is_under_autocast:

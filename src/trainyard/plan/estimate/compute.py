@@ -15,10 +15,18 @@ from trainyard.plan.estimate.training import TrainingShape
 
 _CSV_FILE = Path(__file__).parent / "efficiency.csv"
 
-MEMORY_EFFICIENCY = 0.8
-"""The share of its memory's rate that a GPU reaches in a stream of reads and writes: 4.11 of 5.3 TB/s for a copy on
-MI300X
-(https://github.com/samuel-bohman/AI-benchmarking-guide/blob/main/Azure_Results/ND_MI300X_v5_results.md)."""
+MEMORY_EFFICIENCY, _GDDR_EFFICIENCY, _HBM_EFFICIENCY = 0.8, 0.9, 0.7
+"""The share of its memory's rate that a GPU reaches outside of products: 4.11 of 5.3 TB/s for a copy on MI300X
+(https://github.com/samuel-bohman/AI-benchmarking-guide/blob/main/Azure_Results/ND_MI300X_v5_results.md), which Volta is
+given too. Others were chosen by published trainings (docs/estimates.md): GPUs with GDDR have few bytes a second for
+each multiprocessor, so that its threads ask for enough of them at a time (Little's law), those with HBM since Ampere
+twice as many and more."""
+
+_MANY_BYTES_A_MULTIPROCESSOR = ("Ampere", "Hopper", "Blackwell")
+
+SLOWEST_GPU = 1.06
+"""How much longer than one GPU several take for the same work: all wait for the slowest. GPUs of one kind differ by 8 %
+on average (Sinha et al. 2022, arXiv:2208.11035, abstract). Chosen among 1, 1.04, 1.06 and 1.08."""
 
 LAUNCH_SECONDS = 26e-6
 """How long Python and PyTorch take for each operation that they start: they, and not the GPU, set the pace of small
@@ -38,6 +46,9 @@ _OPTIMIZER_PASSES, _NORM_PASSES = 7, 1
 """Values read and written for each parameter, as wide as its gradient. AdamW reads it, its gradient and two moments,
 and writes all but the gradient. Clipping reads the gradient for the norm of all; that a training clips is assumed."""
 
+_BUCKET_PASSES = 4
+"""DistributedDataParallel, unless told otherwise, copies gradients to its buckets, and sums back."""
+
 _CAST_BYTES = 6
 """Autocast reads a weight in fp32 and writes it in 16 bits; of its gradient the backward pass does the reverse."""
 
@@ -50,8 +61,11 @@ _FASTER_THAN_FLASH = ("Hopper", "Blackwell")
 
 VECTOR_EFFICIENCY = 0.93
 """The share of its peak in fp32 that a GPU reaches without tensor cores: 18.4 of 19.5 TFLOP/s on 729 machines with A100
-(https://github.com/microsoft/superbench-results/tree/main/v0.4.0/Azure-NDmv4-A100). Of a depthwise convolution a third,
-since each of its multiplications loads both of its operands."""
+(https://github.com/microsoft/superbench-results/tree/main/v0.4.0/Azure-NDmv4-A100)."""
+
+_DEPTHWISE_EFFICIENCY = VECTOR_EFFICIENCY / 6
+"""Of depthwise convolutions: each multiplication loads both of its operands, and the weights' gradients, few sums over
+all pixels, keep few multiprocessors busy. Chosen among a third, a quarter, a sixth and an eighth."""
 
 _GROWING_YEARS = (2024, 2026)
 """The years in which software came to use a new generation's tensor cores: before and after these nothing changes."""
@@ -143,6 +157,9 @@ def compute_of(training: TrainingShape, curve: Efficiency) -> ComputeTime:
     # AdamW of many operations, as eager software and torch's `foreach` have it, moves about three times as much.
     is_one_kernel = training.stack != "eager" and training.optimizer != FOREACH
     updated = _OPTIMIZER_PASSES * (1 if is_one_kernel else 3) + _NORM_PASSES
+    updated += _BUCKET_PASSES if training.has_buckets_beside_gradients else 0
+    # DeepSpeed updates fp32 whatever the model computes in.
+    gradient = 4.0 * training.trained_parameters if training.is_deepspeed else training.whole_gradient_bytes
     # Backward, an adapter's sum passes its gradient on: only the scaling reads and writes.
     backward = layers.backward(products, training) + 2 * adapters.matrices + adapters.other / 2
     backward += recomputed[training.activation_checkpointing]
@@ -153,10 +170,11 @@ def compute_of(training: TrainingShape, curve: Efficiency) -> ComputeTime:
         forward += casts
         # Frozen weights have no gradients; layers that are computed again cast their weights again.
         backward += casts * ((training.adapters is None) + recomputes)
+    slowest = SLOWEST_GPU if training.machines.world_size > 1 else 1.0
     return ComputeTime(
-        forward=max(started, forward),
-        backward=max((2 + recomputes) * started, backward),
-        optimizer=updated * training.whole_gradient_bytes / training.shards / _memory_rate(training),
+        forward=slowest * max(started, forward),
+        backward=slowest * max((2 + recomputes) * started, backward),
+        optimizer=slowest * updated * gradient / training.shards / _memory_rate(training),
     )
 
 
@@ -170,7 +188,9 @@ def _forward(training: TrainingShape, curve: Efficiency, blocks: Sequence[ModelB
     for block in blocks:
         for product in block.products:
             kind = _precision_16(training) if product.attends else "fp32" if product.is_depthwise else precision
-            reached = VECTOR_EFFICIENCY / (3 if product.is_depthwise else 1) if kind == "fp32" else highest
+            reached = VECTOR_EFFICIENCY if kind == "fp32" else highest
+            if product.is_depthwise:
+                reached = _DEPTHWISE_EFFICIENCY
             if product.attends and kind != "fp32" and is_slow:
                 reached = FLASH_ATTENTION_2
             writing = product.flops / (2 * product.inner) * size / rate
@@ -201,4 +221,6 @@ def _precision_16(training: TrainingShape) -> str:
 
 def _memory_rate(training: TrainingShape) -> float:
     """Return the bytes a second that a GPU reads and writes."""
-    return training.machines.gpu.memory_gbyte_per_second * 1e9 * MEMORY_EFFICIENCY
+    gpu = training.machines.gpu
+    share = _HBM_EFFICIENCY if gpu.generation in _MANY_BYTES_A_MULTIPROCESSOR else MEMORY_EFFICIENCY
+    return gpu.memory_gbyte_per_second * 1e9 * (_GDDR_EFFICIENCY if gpu.memory_type.startswith("GDDR") else share)

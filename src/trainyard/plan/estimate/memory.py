@@ -7,10 +7,11 @@ from dataclasses import dataclass, fields
 from trainyard.plan.estimate.blocks import blocks_of
 from trainyard.plan.estimate.training import QUANTIZED_BYTES, TrainingShape
 
-_CACHED_ACTIVATIONS, _CACHED_LOGITS = 0.12, 0.6
+_CACHED, _CACHED_LOGITS = 0.12, 0.6
 """What PyTorch's allocator keeps beyond its tensors at their peak: shares of activations, whose blocks are of many
 sizes, and of logits, whose blocks are too large for anything but as many activations. From 30 runs on A100 that publish
-both (https://github.com/foundation-model-stack/fms-acceleration/tree/main/scripts/benchmarks/refs)."""
+both (https://github.com/foundation-model-stack/fms-acceleration/tree/main/scripts/benchmarks/refs). The first counts of
+all but logits: published trainings take that much more than is counted, whatever they take it for."""
 
 _FREES_GRADIENTS, _LIMITS_GATHERS = 2023, 2024
 """From these years on: torch 2.0's `zero_grad` frees gradients, before it filled them with zeros; FSDP of 2.1 gathers a
@@ -50,7 +51,7 @@ class Memory:
     def reserved(self) -> float:
         """What the allocator takes of the GPU for it, with the free blocks it keeps; less where memory is short."""
         cached_logits = _CACHED_LOGITS * max(0.0, self.logits - self.activations)
-        return self.total + _CACHED_ACTIVATIONS * self.activations + cached_logits
+        return self.total + _CACHED * (self.total - self.logits) + cached_logits
 
     def parts(self) -> dict[str, float]:
         """Return each part by its name."""
@@ -83,6 +84,8 @@ def memory_of(training: TrainingShape) -> Memory:
         else:
             activations, logits = again, 0.0
     buffers = _buffers(training)
+    if training.has_buckets_beside_gradients:
+        buffers += whole_gradients
     if training.has_moving_average and not training.offload_optimizer:
         # In fp32, and where the optimizer's state is.
         buffers += 4 * training.trained_parameters / training.shards
@@ -172,8 +175,8 @@ def _buffers(training: TrainingShape) -> float:
     """Return what an engine keeps beside the model states.
 
     ZeRO 3: what DeepSpeed's own estimator adds (deepspeed/runtime/zero/stage3.py): fp32 gradients with the optimizer,
-    and the largest layer, gathered, with its gradient. DDP: the buckets that
-    gradients are views of are the gradients; autocast keeps a 16-bit copy of each matrix. FSDP: two layers gathered at
+    and the largest layer, gathered, with its gradient. DDP: the buckets that gradients are views of are the gradients,
+    and otherwise beside them; autocast keeps a 16-bit copy of each matrix. FSDP: two layers gathered at
     once, the embedding and prediction gathered for the whole step, and their whole gradients; with accumulation, the
     whole gradient of every layer unless gradients are summed after every micro-batch.
     Of frozen weights there are no gradients, and where layers are computed again, one layer's copies at a time.

@@ -60,10 +60,14 @@ class Machines:
         """What a GPU sends to the others of its machine, in one direction: over a bridge, if there are two of them.
 
         More than two talk over PCIe between bridged pairs: the floors of Azure's node health check are 193 GB/s on
-        NC48ads A100 v4 and 25 GB/s on NC96ads.
+        NC48ads A100 v4 and 25 GB/s on NC96ads. NVLink 2 has no switch: two of its GPUs share two of the six links of
+        each, and four of them four (NVIDIA's DGX-1 with V100, WP-08437-002).
         """
         is_bridged = self.sku is not None and (self.sku.nvlink or "").startswith("bridge") and self.gpus_per_node == 2
-        return self.gpu.bridge_gbyte_per_second or 0.0 if is_bridged else self.gpu.link_gbyte_per_second
+        if is_bridged:
+            return self.gpu.bridge_gbyte_per_second or 0.0
+        share = min(1.0, self.gpus_per_node / 6) if self.gpu.link == "NVLink 2" else 1.0
+        return self.gpu.link_gbyte_per_second * share
 
 
 def machines_of_sku(sku: Sku, nodes: int, gpus_per_node: int | None = None) -> Machines:
@@ -162,7 +166,7 @@ class TrainingShape:
     tokens whose logits exist at one time; 0 is all of a micro-batch. Of other software: `is_fsdp1` recomputes layers by
     torch's reentrant checkpoint in the first FSDP, and not all `upcasts_logits` to fp32 for the loss. With
     `is_deterministic` deterministic algorithms are chosen, the default of Trainyard's steps: attention is
-    FlashAttention-2's then.
+    FlashAttention-2's then. Other software `copies_gradients` to DistributedDataParallel's buckets, torch's default.
     """
 
     architecture: Architecture | ImageModel
@@ -190,6 +194,7 @@ class TrainingShape:
     is_fsdp1: bool = False
     upcasts_logits: bool = True
     is_deterministic: bool = False
+    copies_gradients: bool = False
 
     @property
     def fuses_attention(self) -> bool:
@@ -234,6 +239,11 @@ class TrainingShape:
         if self.adapters is None:
             return self.architecture.parameters
         return self.adapters.parameters(self.architecture)
+
+    @property
+    def has_buckets_beside_gradients(self) -> bool:
+        """Whether DistributedDataParallel's buckets take as much as the gradients that are copied to them."""
+        return self.copies_gradients and self.engine == "ddp" and self.machines.world_size > 1
 
     @property
     def tokens_per_micro_batch(self) -> int:
