@@ -55,6 +55,24 @@ def test_nothing_in_a_file_steers_the_terminal(tmp_path: Path) -> None:
     assert text.count("\n") == 4
 
 
+def test_secrets_are_not_quoted(tmp_path: Path) -> None:
+    """Neither the one that is found, nor one on the line of another finding; carets stay below what they mark."""
+    token = f"hf_{'abcdefgh' * 4}ab"
+    variables = f'{{HF_TOKEN: {token}, WANDB_API_KEY: "hunter2hunter2"}}'
+    file = put(tmp_path, "job.yaml", f"type: command\ncommand: echo\nenvironment_variables: {variables}\n")
+    put(tmp_path, "other.yaml", f"type: command\ncommand: echo\ndescriptoin: {token}\n")
+    found = lint([tmp_path]).diagnostics
+    text = as_text([*found, Diagnostic(Span(file, 3, 36, 3, 72), "AML552", "")], colour=False, relative_to=tmp_path)
+    assert {each.rule for each in found} >= {"AML552", "AML101"}
+    assert "environment_variables: {HF_TOKEN: ***" in text
+    assert "descriptoin: ***" in text
+    assert token not in text
+    second = next(each for each in found if each.rule == "AML552" and "WANDB" in each.message)
+    _, source, carets, *_ = as_text([second], colour=False, relative_to=tmp_path).split("\n")
+    assert "hunter2" not in source
+    assert source[carets.index("^") :].startswith("***")
+
+
 def test_a_long_span_is_cut_with_its_line(tmp_path: Path) -> None:
     source, carets = excerpt_of(tmp_path, "x" * 1000, 1, 1001)
     # 160 cells with the number before it.

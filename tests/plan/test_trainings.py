@@ -441,3 +441,64 @@ def test_a_folder_without_a_valid_manifest_says_nothing_of_the_data(tmp_path: Pa
     (tmp_path / "text" / "manifest.json").write_text(manifest, encoding="utf-8")
     job = _planned_on(tmp_path, "fsdp", "{type: uri_folder, path: ./text}")
     assert (job.steps, job.estimate_reason) == (None, "batch size or sequence length is not known")
+
+
+def _job_of_own_task(tmp_path: Path, settings: str, overrides: str) -> Plan:
+    (tmp_path / "train.yaml").write_text(f"{settings}\n", encoding="utf-8")
+    (tmp_path / "waves.py").write_text(OWN_TASK, encoding="utf-8")
+    (tmp_path / "job.yaml").write_text(
+        f"""\
+type: pipeline
+jobs:
+  fit:
+    command: >-
+      python -m trainyard.steps.train_ddp --data ${{{{inputs.data}}}} --settings ${{{{inputs.settings}}}}
+      --precision bf16 --micro_batch_size 4 {overrides}
+    code: .
+    environment: azureml:torch:1
+    compute: azureml:gpu-t4
+    distribution: {{type: pytorch, process_count_per_instance: 8}}
+    resources: {{instance_count: 2}}
+    inputs:
+      data: {{type: uri_folder, path: azureml:waves:1}}
+      settings: {{type: uri_file, path: train.yaml}}
+""",
+        encoding="utf-8",
+    )
+    pipeline = load_job(tmp_path / "job.yaml", strict=True)
+    return plan_with(pipeline, Computes(DocumentStore(), {"gpu-t4": "Standard_ND96asr_v4"}))
+
+
+OWN_TASK = """\
+from dataclasses import dataclass
+
+from trainyard.steps.training.task import Task
+
+
+@dataclass
+class Waves(Task):
+    width: int = 8
+"""
+
+
+@pytest.mark.parametrize(
+    ("settings", "overrides", "named"),
+    [
+        ("task: waves:Waves", "", "train.yaml"),
+        ("epochs: 1", "--task waves:Waves", "waves:Waves"),
+    ],
+    ids=["in the settings file", "in the command"],
+)
+def test_the_plan_of_an_own_task_has_the_command_that_estimates_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: str, overrides: str, named: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    planned = _job_of_own_task(tmp_path, settings, overrides)
+    command = (
+        f"trainyard estimate --task {named} --data DATA --sku Standard_ND96asr_v4 --nodes 2 --engine ddp "
+        "--micro-batch-size 4 --precision bf16"
+    )
+    assert f"of your own, with prepared DATA: {command}\n" in reporters.as_text(planned)
+    assert planned.beyond(None, must_fit=True)[0].endswith(command)
+    dear = planned.beyond(1.0, must_fit=False)[0]
+    assert dear.endswith(command), "the number of steps alone would give no price"

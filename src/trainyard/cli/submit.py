@@ -18,7 +18,6 @@ from trainyard.cli.sizes_in_workspace import Where, sizes_in_workspace
 from trainyard.cli.working_folder import keep_runs_out_of_snapshots, list_snapshots
 from trainyard.errors import UsageError, UserError
 from trainyard.lint.config import computes_for
-from trainyard.lint.rules.environment_variables import SECRET
 from trainyard.plan import reporters
 from trainyard.plan.job_plans import Plan
 from trainyard.plan.planner import plan
@@ -32,7 +31,7 @@ from trainyard.spec.loading import load_job, require_job
 from trainyard.spec.model import Job, Pipeline, code_of
 from trainyard.spec.resolution import JobUse, Resolution
 from trainyard.spec.resolved import DataPath, Known
-from trainyard.spec.secrets import redacted_data
+from trainyard.spec.secrets import SECRET_RULE, redacted_data
 from trainyard.spec.set_arguments import COMMAND_LINE, split_settings
 from trainyard.spec.set_inputs import as_client_overrides, values_set
 from trainyard.spec.set_keys import keys_of_file, set_in_file
@@ -93,6 +92,7 @@ def submit(
         _refuse([*checked.problems, *_workspace_problems_if_reachable(chosen, where, checked)], force=force)
         click.echo(json.dumps(redacted_data(bodies_of(chosen, checked.values)), indent=2))
         return
+    azure_ml()
     target = find_workspace(*where)
     checked = _check(chosen, given, where)
     if checked.pipeline is not None:
@@ -136,7 +136,7 @@ def _check(file: Path, given: Mapping[str, str], where: Where) -> _Checked:
     found = findings_before_a_submission(file, store)
     if errors := [each for each in found if each.severity == "error" or each.span.file == COMMAND_LINE]:
         raise SpecError(errors)
-    secrets = [each for each in found if each.rule == SECRET.id]
+    secrets = [each for each in found if each.rule == SECRET_RULE]
     print_diagnostics([each for each in found if each not in secrets])
     if kind not in ("pipeline", "command_job"):
         of_file = keys_of_file(file, given, store)

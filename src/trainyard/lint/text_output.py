@@ -13,6 +13,7 @@ from typing import NamedTuple
 from trainyard.project_files import read_text
 from trainyard.settings.regex import regex
 from trainyard.spec.diagnostic import Diagnostic, Severity, Span
+from trainyard.spec.secrets import HIDDEN, SECRET_RULE, redacted
 from trainyard.spec.set_arguments import COMMAND_LINE
 from trainyard.spec.yaml_parsing import source_lines
 
@@ -85,7 +86,10 @@ def _one(
     gutter = f"{diagnostic.span.line} |"
     excerpt = sources.excerpt(diagnostic.span, widest - len(gutter) - 1)
     if excerpt is not None:
-        source = f"{excerpt.before}{paint(excerpt.culprit, _BOLD, of_severity)}{excerpt.after}"
+        before, culprit, after = (redacted(part).ljust(len(part)) for part in excerpt[:3])
+        if diagnostic.rule == SECRET_RULE:
+            culprit = HIDDEN.ljust(len(culprit))
+        source = f"{before}{paint(culprit, _BOLD, of_severity)}{after}".rstrip()
         lines.append(f"{paint(gutter, _BLUE)} {source}")
         lines.append(f"{paint('|'.rjust(len(gutter)), _BLUE)} {paint(excerpt.carets, of_severity)}")
     if diagnostic.hint:

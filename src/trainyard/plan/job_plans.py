@@ -38,8 +38,9 @@ class JobPlan:
     """What one job takes. Figures of the machine are None where it is not known which machine that is.
 
     `gpus_idle_per_node` counts the GPUs that no process uses: a rank takes one, a process of TensorFlow or Ray all.
-    `estimate` is of trainings; where there is none, `estimate_reason` says why. `steps` is how many a training takes,
-    if that is known. `data_shares` are those of the datasets that a training mixes, None where each sample comes once.
+    `estimate` is of trainings; where there is none, `estimate_reason` says why. `may_train` is of other programs
+    in several processes. `steps` is how many a training takes, if that is known. `data_shares` are those of the
+    datasets that a training mixes, None where each sample comes once.
     `kind` says how many machines it takes at one time, which for a sweep are those of several trials; prices are of
     these. The rest is of one trial.
     """
@@ -61,6 +62,7 @@ class JobPlan:
     estimate: Estimate | None = None
     estimate_reason: str = ""
     is_training: bool = False
+    may_train: bool = False
     steps: int | None = None
     data_shares: Mapping[str, float | None] = field(default_factory=dict)
     measured: Measured | None = None
@@ -179,7 +181,8 @@ class Plan:
         """Return in words what takes more than is allowed: dollars for the trainings, and the memory of machines."""
         found = []
         if max_usd is not None and self.training_usd is None:
-            why = next((f"; {job.steps_reason}" for job in self.jobs if job.steps_reason), "")
+            trainings = (job for job in self.jobs if job.is_training and job.on_demand_usd is None)
+            why = next((f"; {why}" for job in trainings if (why := job.estimate_reason or job.steps_reason)), "")
             found.append(f"{self.file}: the price of its trainings is not known, and --max-usd is {max_usd:,.2f}{why}")
         elif max_usd is not None and self.training_usd is not None and self.training_usd > max_usd:
             found.append(f"{self.file}: its trainings cost ${self.training_usd:,.2f}, and --max-usd is {max_usd:,.2f}")
@@ -190,6 +193,8 @@ class Plan:
             found += [f"{self.file}: whether {job.name} fits is not known: {job.estimate_reason}" for job in unknown]
         if max_usd is not None or must_fit:
             found += [f"{self.file}: what {job.name} takes is not known: {job.reason}" for job in self.not_planned]
+            own = (job for job in self.jobs if job.may_train)
+            found += [f"{self.file}: what {job.name} takes is not known: {job.estimate_reason}" for job in own]
         return found
 
     @property

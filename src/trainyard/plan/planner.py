@@ -108,6 +108,7 @@ def _plan_job(job: JobUse, resolution: Resolution, computes: Computes, stated: S
         estimate=found,
         estimate_reason=reason,
         is_training=is_training(job),
+        may_train=job.job.effective_distribution is not None and "trainyard" not in str(job.component.command.data),
         steps=steps_of(job, batch, stated),
         data_shares=data_shares_of(job),
     )

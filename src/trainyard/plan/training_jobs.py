@@ -17,6 +17,7 @@ from trainyard.plan.estimate.image_models import CLASSES, IMAGE_SIZE, ImageModel
 from trainyard.plan.estimate.training import ALL_LINEAR, Adapters, TrainingShape, engines_that_train, machines_of_sku
 from trainyard.plan.job_data import dataset_numbers, jobs_before, number_of_data
 from trainyard.plan.job_sizes import JobBatch
+from trainyard.printing import short
 from trainyard.project_files import is_within_root
 from trainyard.settings.small_image_models import small_image_settings
 from trainyard.settings.written_settings import MIXED_DATASETS, read_weights
@@ -71,7 +72,8 @@ class TrainingJobs:
             raise UsageError("Keras models are not counted")
         task = _value(job, "task")
         if task not in _TASKS:
-            raise UsageError(f"only the tasks {', '.join(_TASKS)} are; of your own: trainyard estimate --task")
+            own = _estimate_of_own_task(job, step.group(1), sku, processes.nodes, batch)
+            raise UsageError(f"only the tasks {', '.join(_TASKS)} are; of your own, with prepared DATA: {own}")
         if _value(job, "module") is not None:
             raise UsageError("the model is a LightningModule of your own")
         if sku is None:
@@ -265,6 +267,18 @@ def _engine(job: JobUse, step: str) -> tuple[str, bool, bool]:
     sections = (settings.get(key) for key in ("offload_optimizer", "offload_param"))
     optimizer, parameters = (isinstance(each, dict) and each.get("device") in _OFFLOADED for each in sections)
     return f"zero{stage}", optimizer, parameters
+
+
+def _estimate_of_own_task(job: JobUse, step: str, sku: Sku | None, nodes: int, batch: JobBatch | None) -> str:
+    """Return the command that estimates a training of the user's own task: by the settings file, if that names it."""
+    task = job.setting("task")
+    file = task.written.span.file if isinstance(task, Known) else None
+    has_settings = file is not None and file not in (job.job.key_span.file, job.component.file)
+    named = short(file) if file and has_settings else _value(job, "task")
+    machines = f"--sku {sku.name if sku is not None else 'SIZE'} --nodes {nodes}"
+    settings = f"--engine {_engine(job, step)[0]} --micro-batch-size {batch.micro_batch_size if batch else 'N'}"
+    precision = _value(job, "precision") or "fp32"
+    return f"trainyard estimate --task {named} --data DATA {machines} {settings} --precision {precision}"
 
 
 def _value(job: JobUse, name: str) -> Any:

@@ -9,6 +9,7 @@ from trainyard.resources import word_tables
 from trainyard.settings.regex import regex
 
 HIDDEN = "***"
+SECRET_RULE = "AML552"
 
 SECRET_VALUES: list[tuple[str, str, str]] = word_tables("spec")["secrets"]["words"]
 SECRET_NAME = regex(

@@ -12,7 +12,7 @@ from trainyard.settings.suggestions import one_slip_from
 from trainyard.spec.diagnostic import Diagnostic, Span
 from trainyard.spec.documents import Document, Entry, Node, shorten
 from trainyard.spec.rule import Rule
-from trainyard.spec.secrets import SECRET_NAME, SECRET_VALUES
+from trainyard.spec.secrets import SECRET_NAME, SECRET_RULE, SECRET_VALUES
 
 _NAMES: frozenset[str] = frozenset(known_words("environment_variables"))
 _COUNTS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "CUDA_DEVICE_MAX_CONNECTIONS")
@@ -78,7 +78,7 @@ _PLACEHOLDER = regex(
 )
 
 
-SECRET = Rule("AML552", "secret", "warning").explained(
+SECRET = Rule(SECRET_RULE, "secret", "warning").explained(
     summary="The file contains a secret.",
     why="Everyone who can see the repository, or the job in the studio, can read it. Keep it in the workspace's key "
     "vault, or use the job's identity.",
