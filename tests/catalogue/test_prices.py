@@ -62,6 +62,17 @@ def test_other_regions_have_prices_on_demand_and_spot(
     ]
 
 
+def test_without_a_region_prices_are_of_east_us_where_it_has_one_that_is_as_new() -> None:
+    """So that those of a pipeline's machines, and on demand and spot, can be compared."""
+    rows = rows_of(Price, CSV_FILE)
+    for sku in all_skus():
+        for kind in KINDS:
+            newest = max((each.date for each in rows if (each.sku, each.kind) == (sku.name, kind)), default=None)
+            regions = {each.region for each in rows if (each.sku, each.kind, each.date) == (sku.name, kind, newest)}
+            found = price_of(sku, kind)
+            assert found is None or found.region == "eastus" or "eastus" not in regions
+
+
 def test_no_spot_price_is_one_on_demand() -> None:
     """A source that knows no spot price may state the one on demand in its place."""
     on_demand = {(each.sku, each.region, each.usd_per_hour) for each in rows_of(Price, CSV_FILE) if each.kind != "spot"}
