@@ -1,9 +1,11 @@
 """What a step of the training loop costs beyond the bare work, compared with accelerate and Lightning.
 
     python benchmarks/step_overhead.py [--rounds 300]        needs the extra `bench`
+    python benchmarks/step_overhead.py --count               counts work instead: the same on a busy machine
 
 Two processes on this machine's CPU, one thread each. All contenders live in the same two processes and take turns in
-short windows of steps on the same batches, so that a machine that slows down slows all equally. The figures are
+short windows of steps on the same batches, in another order each round, so that a machine that slows down slows all
+equally. The figures are
 medians over rounds of the difference from, and the ratio to, the window of a hand-written DDP loop in the same round;
 in brackets, the 95 % confidence interval of that median. Trainyard runs its whole loop: metrics.jsonl, loss,
 guards, stop agreement, stop file, hang watch; `train_lightning` does the same with Lightning's Trainer in place of the
@@ -17,10 +19,12 @@ benchmarks/results/step_overhead.json. Exit 1 when a bar is missed.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import logging
 import math
 import os
+import random
 import socket
 import statistics
 import subprocess
@@ -29,8 +33,9 @@ import tempfile
 import threading
 import time
 import warnings
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Generator, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +43,7 @@ import torch
 import torch.distributed as dist
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
+from torch.profiler import ProfilerActivity, profile
 
 from results import save_results
 from trainyard.steps.runtime.entrypoint import end_process
@@ -49,6 +55,7 @@ from whole_loop import InMemoryTask, Loop, whole_loop
 
 WORLD_SIZE = 2
 LIMIT_SECONDS = 900
+COUNTED_STEPS = 64
 LEARNING_RATE, WEIGHT_DECAY, CLIP_NORM = 1e-4, 0.1, 1.0
 BARE, OURS, ACCELERATE, TRAINER, FABRIC = "bare DDP", "trainyard", "accelerate", "Lightning Trainer", "Lightning Fabric"
 TRAIN_LIGHTNING = "train_lightning"
@@ -110,8 +117,10 @@ class NetworkTask(InMemoryTask):
 class Turns:
     """Lets one contender at a time take a window of steps, and records its time."""
 
-    def __init__(self, case: Case, names: list[str]) -> None:
+    def __init__(self, case: Case, names: list[str], *, counts: bool = False) -> None:
         self.case = case
+        self.counts: dict[str, dict[str, float]] | None = {} if counts else None
+        """Of the last window, where work is counted instead of timed."""
         self.seconds: dict[str, list[float]] = {name: [] for name in names}
         self.cpu_seconds: dict[str, list[float]] = {name: [] for name in names}
         self._may_go = {name: threading.Semaphore(0) for name in names}
@@ -134,6 +143,10 @@ class Turns:
             self._may_go[name].acquire()
             if self._is_over:
                 return
+            if self.counts is not None:
+                self.counts[name] = yield from _counted(self.batches, self.case.steps_per_window)
+                self._has_gone.release()
+                continue
             started, cpu_started = time.perf_counter(), time.process_time()
             for _ in range(self.case.steps_per_window):
                 yield self.batches[number % len(self.batches)]
@@ -142,10 +155,10 @@ class Turns:
             self.cpu_seconds[name].append((time.process_time() - cpu_started) / self.case.steps_per_window)
             self._has_gone.release()
 
-    def play(self, contenders: dict[str, Loop], rounds: int) -> None:
-        """Run rounds in which each has one window, in rotating order; the first rounds warm up and do not count."""
+    def play(self, contenders: dict[str, Loop], rounds: int, warm_up_rounds: int = 3) -> None:
+        """Run rounds in which each has one window, in random order; the first rounds warm up and do not count."""
         names = list(contenders)
-        warm_up_rounds = 3
+        order = random.Random(0)  # the same on every rank
         threads = {
             name: threading.Thread(target=_run_to_end, args=(contender, self.batches_of(name)), daemon=True)
             for name, contender in contenders.items()
@@ -153,9 +166,8 @@ class Turns:
         for thread in threads.values():
             thread.start()
             self._has_gone.acquire()
-        for turn in range(rounds + warm_up_rounds):
-            start = turn % len(names)
-            for name in names[start:] + names[:start]:
+        for _ in range(rounds + warm_up_rounds):
+            for name in order.sample(names, len(names)):
                 dist.barrier()
                 self._may_go[name].release()
                 self._has_gone.acquire()
@@ -165,6 +177,23 @@ class Turns:
             thread.join()
         for windows in (*self.seconds.values(), *self.cpu_seconds.values()):
             del windows[:warm_up_rounds]
+
+
+def _counted(batches: list[Tensors], steps: int) -> Generator[Tensors, None, dict[str, float]]:
+    """Yield batches. Return what each step took in calls of Python and C functions and operations of torch."""
+    calls = Counter[str]()
+    sys.setprofile(lambda frame, event, argument: calls.update((event,)))
+    yield from itertools.islice(itertools.cycle(batches), steps)
+    sys.setprofile(None)
+    with profile(activities=[ProfilerActivity.CPU]) as profiled:
+        yield from itertools.islice(itertools.cycle(batches), steps)
+    operations = {event.key: event.count for event in profiled.key_averages()}
+    return {
+        "Python calls": calls["call"] / steps,
+        "C calls": calls["c_call"] / steps,
+        "operations": sum(count for name, count in operations.items() if name.startswith("aten::")) / steps,
+        "collectives": sum(count for name, count in operations.items() if name.startswith("c10d::")) / steps,
+    }
 
 
 def _run_to_end(contender: Loop, batches: Iterator[Tensors]) -> None:
@@ -351,6 +380,21 @@ def measure(case: Case, world: World, folder: Path, rounds: int | None, stop_req
     }
 
 
+def count(case: Case, world: World, folder: Path, stop_request: StopRequest) -> dict[str, dict[str, float]]:
+    """What a step takes on this rank in every loop but Lightning's own, counted over many steps."""
+    case = replace(case, steps_per_window=COUNTED_STEPS)
+    contenders = {
+        BARE: bare(case),
+        OURS: ours(case, world, folder / OURS, stop_request),
+        ACCELERATE: with_accelerate(case),
+        FABRIC: with_fabric(case),
+    }
+    turns = Turns(case, list(contenders), counts=True)
+    turns.play(contenders, rounds=1, warm_up_rounds=1)
+    assert turns.counts is not None
+    return {name: turns.counts[name] for name in contenders}
+
+
 def median_confidence(values: list[float]) -> tuple[float, float]:
     """Return the 95 % confidence interval of the median, for any distribution: by order statistics.
 
@@ -377,14 +421,14 @@ def missed_bars(case: Case, contenders: dict[str, dict[str, Any]]) -> list[str]:
     return missed
 
 
-def rank_main(case: Case, out: Path, rounds: int | None) -> int:
+def rank_main(case: Case, out: Path, rounds: int | None, *, counts: bool) -> int:
     """Run one of the two processes that measure a case."""
     warnings.filterwarnings("ignore")
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     ask_for_determinism()
     stop_request = StopRequest(out / "stop", LIMIT_SECONDS)
     with World(120) as world:
-        figures = measure(case, world, out, rounds, stop_request)
+        figures = count(case, world, out, stop_request) if counts else measure(case, world, out, rounds, stop_request)
         if world.is_main:
             (out / "figures.json").write_text(json.dumps(figures))
     return 0
@@ -410,10 +454,11 @@ def run_ranks(command: list[str], variables: Mapping[str, object]) -> None:
         raise SystemExit(f"the ranks ended with {codes}")
 
 
-def run_case(case: Case, rounds: int | None, folder: Path) -> dict[str, Any]:
+def run_case(case: Case, rounds: int | None, folder: Path, *, counts: bool = False) -> dict[str, Any]:
     """Start the two processes of a case, and return what they measured."""
     command = [sys.executable, __file__, "--rank-folder", str(folder), "--case", str(CASES.index(case))]
     command += [] if rounds is None else ["--rounds", str(rounds)]
+    command += ["--count"] * counts
     run_ranks(command, {"NODE_RANK": 0})
     figures: dict[str, Any] = json.loads((folder / "figures.json").read_text())
     return figures
@@ -423,11 +468,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, help="windows per contender and case")
     parser.add_argument("--case", type=int, help="only this one, counted from 0")
+    parser.add_argument("--count", action="store_true", help="count calls and operations of a small step instead")
     parser.add_argument("--rank-folder", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     chosen = CASES if arguments.case is None else [CASES[arguments.case]]
     if arguments.rank_folder is not None:
-        return rank_main(chosen[0], arguments.rank_folder, arguments.rounds)
+        return rank_main(chosen[0], arguments.rank_folder, arguments.rounds, counts=arguments.count)
+    if arguments.count:
+        with tempfile.TemporaryDirectory() as folder:
+            for name, of in run_case(CASES[0], None, Path(folder), counts=True).items():
+                print(f"{name:<18} " + ", ".join(f"{number:8.2f} {what}" for what, number in of.items()) + " a step")
+        return 0
     missed, figures = [], []
     for case in chosen:
         with tempfile.TemporaryDirectory() as folder:

@@ -44,6 +44,9 @@ from trainyard.steps.training.validation import Validation
 Loop = Callable[[Iterator[Tensors]], None]
 """Takes a step for each batch."""
 
+_PAUSE_SECONDS = 0.005
+"""Batches in memory are there at once."""
+
 
 @dataclass
 class Timing:
@@ -101,15 +104,21 @@ class InMemoryTask(Task):
 
 
 class _BatchesInMemory:
+    """`resume` is called after each pause, in which other loops had their turn: it is no part of a step."""
+
     wait_seconds = 0.0
 
-    def __init__(self, plan: TrainingPlan, batches: Iterable[Tensors]) -> None:
-        self._plan, self._batches = plan, batches
+    def __init__(self, plan: TrainingPlan, batches: Iterable[Tensors], resume: Callable[[], None]) -> None:
+        self._plan, self._batches, self._resume = plan, batches, resume
 
     def __iter__(self) -> Iterator[tuple[Step, list[MicroBatch]]]:
+        asked = time.perf_counter()
         for number, tensors in enumerate(self._batches, start=1):
+            if time.perf_counter() - asked > _PAUSE_SECONDS:
+                self._resume()
             sample_ids = np.arange(len(next(iter(tensors.values()))))
             yield self._plan.step(number), [MicroBatch(tensors, sample_ids, is_stand_in=False, is_last=True)]
+            asked = time.perf_counter()
 
 
 def whole_loop(
@@ -142,6 +151,13 @@ def whole_loop(
 
     def loop(batches: Iterator[Tensors]) -> None:
         hang_watch.start()
+        observer = TrainingObserver(
+            world=world,
+            hang_watch=hang_watch,
+            measures=StepMeasures(work or Work(), lambda: 0.0, lambda: checkpoints.stall_seconds),
+            recorder=recorder,
+            guards=StepGuards(config.nonfinite_steps_limit, config.loss_spike_factor),
+        )
         train_to_the_end(
             TrainingRun(
                 settings=config,
@@ -149,17 +165,11 @@ def whole_loop(
                 plan=plan,
                 engine=engine,
                 precision=precision,
-                batches=_BatchesInMemory(plan, batches),  # type: ignore[arg-type]
+                batches=_BatchesInMemory(plan, batches, observer.steps_begin),  # type: ignore[arg-type]
                 agreement=Agreement(world),
                 checkpoints=checkpoints,
                 stop_request=stop_request,
-                observer=TrainingObserver(
-                    world=world,
-                    hang_watch=hang_watch,
-                    measures=StepMeasures(work or Work(), lambda: 0.0, lambda: checkpoints.stall_seconds),
-                    recorder=recorder,
-                    guards=StepGuards(config.nonfinite_steps_limit, config.loss_spike_factor),
-                ),
+                observer=observer,
                 validation=Validation(config, task, None),
                 progress=Progress(),
             )

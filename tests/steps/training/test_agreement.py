@@ -35,7 +35,7 @@ def taken(number: int, *, own_seconds: float = 0.1, loss: float = 30.0) -> Taken
     return TakenStep(
         step=PLAN.step(number),
         learning_rate=0.1,
-        loss_sum=torch.tensor(loss, dtype=torch.float64),
+        losses=[torch.tensor(loss)],
         loss_terms=10.0,
         gradient_norm=torch.tensor(2.0),
         marks=StepMarks(begun=0.0, forward_ended=own_seconds, ended=2 * own_seconds),
@@ -54,6 +54,14 @@ def test_a_step_is_agreed_on_one_step_later(world: World) -> None:
     assert first.seconds == pytest.approx(0.2)
     (second,) = agreement.next_step(taken(3), stop=False)
     assert second.stop, "what was asked at step 2 is known after step 3"
+
+
+def test_a_steps_loss_is_that_of_all_its_micro_batches(world: World) -> None:
+    agreement = Agreement(world)
+    one, three = taken(1), taken(2)._replace(losses=[torch.tensor(loss) for loss in (10.0, 20.0, 40.0)])
+    agreed = agreement.next_step(one, stop=False) + agreement.next_step(three, stop=False)
+    agreed += agreement.all_steps(stop=False)
+    assert [step.loss for step in agreed] == [3.0, 7.0]
 
 
 def test_all_steps_includes_the_newest(world: World) -> None:

@@ -14,7 +14,7 @@ from rank_processes import training_arguments
 from torch.nn import functional
 
 from trainyard.steps.training.fragments import replicated_state
-from trainyard.steps.training.optimizer import OptimizerSettings, new_optimizer, optimizer_step
+from trainyard.steps.training.optimizer import OptimizerSettings, gradient_norm, new_optimizer, optimizer_step
 from trainyard.steps.training.precision import LossScale
 
 needs_torchao = pytest.mark.skipif(
@@ -53,6 +53,17 @@ def take_steps(model: torch.nn.Module, optimizer: torch.optim.Optimizer, steps: 
         torch.autograd.backward(loss(model))
         norm = torch.nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
         optimizer_step(optimizer, scale, norm, clip_norm=0.0, learning_rate=learning_rate)
+
+
+@pytest.mark.parametrize("dtypes", [[torch.float32] * 2, [torch.float32, torch.bfloat16], []], ids=str)
+def test_the_norm_of_gradients_is_that_of_torch(dtypes: list[torch.dtype]) -> None:
+    torch.manual_seed(0)
+    parameters = [torch.nn.Parameter(torch.randn(7, 5, dtype=dtype)) for dtype in dtypes]
+    for parameter in parameters:
+        parameter.grad = torch.randn_like(parameter)
+    without_gradient = torch.nn.Parameter(torch.ones(3))
+    expected = torch.nn.utils.get_total_norm([parameter.grad for parameter in parameters if parameter.grad is not None])
+    assert torch.equal(gradient_norm([*parameters, without_gradient]), expected)
 
 
 def test_adafactor_takes_the_steps_of_torchs_own() -> None:

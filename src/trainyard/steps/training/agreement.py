@@ -63,8 +63,8 @@ class TakenStep(NamedTuple):
 
     step: Step
     learning_rate: float
-    loss_sum: torch.Tensor
-    """Of this rank's loss terms."""
+    losses: list[torch.Tensor]
+    """Of this rank's micro-batches, as many as every other rank's: each the sum of its terms."""
     loss_terms: float
     """How many this rank adds to those of the step."""
     gradient_norm: torch.Tensor
@@ -112,9 +112,9 @@ class Agreement:
         is_cuda = self._world.device.type == "cuda"
         counts = [number for taken in steps for number in (taken.loss_terms, *taken.counts)]
         from_host = torch.tensor([stop, *of_ranks, *counts], dtype=torch.float64, pin_memory=is_cuda)
-        losses = torch.stack([taken.loss_sum for taken in steps])
+        losses = torch.stack([loss for taken in steps for loss in taken.losses])
         # The norm is the same everywhere: one rank contributes it, the others add zero.
-        norms = torch.stack([taken.gradient_norm for taken in steps]).to(torch.float64)
+        norms = torch.stack([taken.gradient_norm for taken in steps])
         contributed = norms if self._world.is_main else torch.zeros_like(norms)
         values = torch.cat([from_host.to(self._world.device, non_blocking=True), losses, contributed])
         self._started.append((steps, LateSum(values)))
@@ -126,12 +126,12 @@ class Agreement:
             stopping_ranks = next(numbers)
             own_seconds, waits, peaks = (list(islice(numbers, self._world.size)) for _ in range(3))
             counted = [(next(numbers), TokenCounts._make(islice(numbers, len(NO_TOKENS)))) for _ in steps]
-            losses, norms = (list(islice(numbers, len(steps))) for _ in range(2))
+            loss_sums = [sum(islice(numbers, len(taken.losses))) for taken in steps]
             # Chosen from what is the same on every rank: the slowest rank's seconds.
             if (slowest := max(own_seconds)) > 0:
                 self.steps_are_long = slowest > _LONG_OWN_SECONDS
                 self._steps_at_once = max(1, min(_MOST_STEPS_AT_ONCE, int(_REDUCE_EVERY_OWN_SECONDS / slowest)))
-            for taken, (terms, counts), loss_sum, norm in zip(steps, counted, losses, norms, strict=True):
+            for taken, (terms, counts), loss_sum, norm in zip(steps, counted, loss_sums, numbers, strict=True):
                 # On a GPU the marks can be read only now, since the reduction comes after them on the device.
                 seconds, self._own_seconds = taken.marks.seconds()
                 agreed.append(

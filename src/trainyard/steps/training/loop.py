@@ -88,7 +88,7 @@ def take_step(run: TrainingRun, step: Step, micro_batches: list[MicroBatch]) -> 
     """Take one optimizer step over the step's micro-batches. Nothing here waits for a device."""
     run.observer.step_begins(step, micro_batches)
     own_terms, terms = loss_terms(run, step, micro_batches)
-    loss_sum = forward_and_backward(run, micro_batches, terms)
+    losses = forward_and_backward(run, micro_batches, terms)
     run.observer.begins("optimizer step")
     run.checkpoints.before_update()
     learning_rate = run.schedule(step.number)
@@ -97,12 +97,12 @@ def take_step(run: TrainingRun, step: Step, micro_batches: list[MicroBatch]) -> 
         run.engine.average.update(step.number)
     marks = run.observer.step_ends()
     counts = total_counts(batch.counts for batch in micro_batches)
-    return TakenStep(step, learning_rate, loss_sum, own_terms, gradient_norm, marks, counts)
+    return TakenStep(step, learning_rate, losses, own_terms, gradient_norm, marks, counts)
 
 
-def forward_and_backward(run: TrainingRun, micro_batches: list[MicroBatch], step_terms: Terms) -> torch.Tensor:
-    """Accumulate the gradient of the step's mean loss. Return the sum of this rank's losses."""
-    loss_sum = torch.zeros((), dtype=torch.float64, device=run.world.device)
+def forward_and_backward(run: TrainingRun, micro_batches: list[MicroBatch], step_terms: Terms) -> list[torch.Tensor]:
+    """Accumulate the gradient of the step's mean loss. Return this rank's losses."""
+    losses = []
     for batch in micro_batches:
         with run.engine.micro_batch(is_last=batch.is_last):
             run.observer.begins("forward pass")
@@ -113,8 +113,8 @@ def forward_and_backward(run: TrainingRun, micro_batches: list[MicroBatch], step
             run.observer.backward_begins()
             with deterministic_backward():
                 run.engine.backward(loss, step_terms())
-        loss_sum += loss.detach()
-    return loss_sum
+        losses.append(loss.detach())
+    return losses
 
 
 def loss_terms(run: TrainingRun, step: Step, micro_batches: list[MicroBatch]) -> tuple[float, Terms]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import random
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
 import torch
@@ -38,30 +37,30 @@ def ask_for_determinism() -> None:
     torch.backends.cuda.enable_cudnn_sdp(False)
 
 
-@contextmanager
-def deterministic_backward() -> Iterator[None]:
-    """Require determinism in a backward pass, if it was asked for. StepError names an operation without it.
+def deterministic_backward() -> AbstractContextManager[None]:
+    """Return a context that requires determinism of a backward pass, if it was asked for.
 
-    Only when it is required, not merely warned about, do the backward passes of flash and memory-efficient attention
-    choose their deterministic algorithms (torch's attention_backward.cu).
+    StepError names an operation without it. Only when it is required, not merely warned about, do the backward passes
+    of flash and memory-efficient attention choose their deterministic algorithms (torch's attention_backward.cu).
     """
-    if not torch.are_deterministic_algorithms_enabled():
-        yield
-        return
-    warns_only = torch.is_deterministic_algorithms_warn_only_enabled()
-    torch._C._set_deterministic_algorithms(True, warn_only=False)  # the public function also imports the compiler
-    try:
-        yield
-    except RuntimeError as failure:
+    return _DeterminismRequired() if torch.are_deterministic_algorithms_enabled() else nullcontext()
+
+
+class _DeterminismRequired(AbstractContextManager[None]):
+    """Not a generator, which would take longer to enter."""
+
+    def __enter__(self) -> None:
+        self._warns_only = torch.is_deterministic_algorithms_warn_only_enabled()
+        torch._C._set_deterministic_algorithms(True, warn_only=False)  # the public function also imports the compiler
+
+    def __exit__(self, _: object, failure: object, __: object) -> None:
+        torch._C._set_deterministic_algorithms(True, warn_only=self._warns_only)
         operation, found, _ = str(failure).partition(_NOT_DETERMINISTIC)
-        if not found:
-            raise
-        raise StepError(
-            f"{operation.split()[-1]} in the model's backward pass has no deterministic algorithm on this device; "
-            "train without one: --deterministic false"
-        ) from None
-    finally:
-        torch._C._set_deterministic_algorithms(True, warn_only=warns_only)
+        if found and isinstance(failure, RuntimeError):
+            raise StepError(
+                f"{operation.split()[-1]} in the model's backward pass has no deterministic algorithm on this device; "
+                "train without one: --deterministic false"
+            ) from None
 
 
 def seed_everything(seed: int) -> None:

@@ -31,7 +31,7 @@ from trainyard.steps.training.fragments import (
     refuse_other_layouts,
     whole_tensor,
 )
-from trainyard.steps.training.optimizer import new_optimizer, optimizer_step
+from trainyard.steps.training.optimizer import gradient_norm, new_optimizer, optimizer_step
 from trainyard.steps.training.precision import DTYPES, LossScale
 
 
@@ -113,7 +113,7 @@ class FSDPEngine(Engine):
             gradient = cast("DTensor | None", sharded.grad)
             self._rows[name].grad = None if gradient is None else gradient.to_local()
             sharded.grad = None
-        own_norm = torch.nn.utils.get_total_norm([row.grad for row in self._rows.values() if row.grad is not None])
+        own_norm = gradient_norm(self._rows.values())
         squares = own_norm.square().to(self.world.device)  # from main memory, if gradients are offloaded
         dist.all_reduce(squares, group=self._shard_group)
         norm = squares.sqrt().to(own_norm.device)

@@ -18,7 +18,7 @@ from trainyard.steps.runtime.imports import from_extra, require_packages
 from trainyard.steps.training.engines.blocks import prepare_blocks
 from trainyard.steps.training.engines.engine import Engine, EngineParts
 from trainyard.steps.training.fragments import Fragment, refuse_other_layouts, replicated_state
-from trainyard.steps.training.optimizer import new_optimizer, optimizer_step
+from trainyard.steps.training.optimizer import gradient_norm, new_optimizer, optimizer_step
 from trainyard.steps.training.precision import LossScale
 
 _UNFINISHED = "Expected to have finished reduction in the prior iteration"
@@ -67,7 +67,7 @@ class ReplicaEngine(Engine):
 
     def step(self, learning_rate: float) -> torch.Tensor:
         """Clip and take the optimizer's step. The gradient is the same on every rank."""
-        norm = torch.nn.utils.get_total_norm([p.grad for p in self._trained if p.grad is not None])
+        norm = gradient_norm(self._trained)
         return optimizer_step(
             self.optimizer, self.loss_scale, norm, clip_norm=self._clip_norm, learning_rate=learning_rate
         )

@@ -158,9 +158,9 @@ class BetweenSteps(Callback):
         if isinstance(module, TaskModule):
             rate, loss_sum, norm = module.learning_rate, module.loss_sum, module.gradient_norm
             counts = total_counts(batch.counts for batch in self._loader.micro_batches)
-            return TakenStep(step, rate, loss_sum, module.own_terms, norm, marks, counts)
+            return TakenStep(step, rate, [loss_sum], module.own_terms, norm, marks, counts)
         learning_rate = float(trainer.optimizers[0].param_groups[0]["lr"])
-        return TakenStep(step, learning_rate, self._loss_sum, 1.0, self._norm, marks)
+        return TakenStep(step, learning_rate, [self._loss_sum], 1.0, self._norm, marks)
 
 
 class TaskModule(LightningModule):

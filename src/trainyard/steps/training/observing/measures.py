@@ -67,10 +67,8 @@ class StepMeasures:
         self._step_seconds.append(agreed.seconds)
         self._samples += agreed.step.samples
         self._counts = total_counts([self._counts, self._counts_of(agreed)])
-        if not self._rank_seconds:
-            self._rank_seconds = [0.0] * len(agreed.rank_own_seconds)
-        for rank, seconds in enumerate(agreed.rank_own_seconds):
-            self._rank_seconds[rank] += seconds
+        before = self._rank_seconds or [0.0] * len(agreed.rank_own_seconds)
+        self._rank_seconds = [sum(both) for both in zip(before, agreed.rank_own_seconds, strict=True)]
         self._rank_waits, self._rank_peaks = agreed.rank_data_wait_seconds, agreed.rank_peak_bytes
 
     def window(self) -> dict[str, float | int]:

@@ -39,10 +39,9 @@ class MlflowLog:
         """Log settings."""
         self._put("parameters", dict(values))
 
-    def metrics(self, values: Mapping[str, float | int | None], step: int) -> None:
-        """Log the figures of a step, without those that are not finite, and those that the run already has."""
-        finite = {name: float(value) for name, value in values.items() if value is not None and math.isfinite(value)}
-        self._put("metrics", (finite, step, int(time.time() * 1000)))
+    def metrics(self, values: Mapping[str, object], step: int) -> None:
+        """Log the figures of a step, without what is no finite number, and those that the run already has."""
+        self._put("metrics", (values, step, int(time.time() * 1000)))
 
     def artifact(self, file: Path) -> None:
         """Log a file."""
@@ -132,12 +131,12 @@ class _MlflowRun:
             kept = ", ".join(f"{name}={earlier[name]} (now {texts[name]})" for name in changed)
             print(f"MLflow: the run keeps the parameters of an earlier attempt: {kept}", flush=True)
 
-    def metrics(self, value: tuple[Mapping[str, float], int, int]) -> None:
+    def metrics(self, value: tuple[Mapping[str, object], int, int]) -> None:
         figures, step, timestamp = value
         entries = [
-            self._entities.Metric(name, figure, timestamp, step)
+            self._entities.Metric(name, float(figure), timestamp, step)
             for name, figure in figures.items()
-            if not self._has(name, step)
+            if isinstance(figure, int | float) and math.isfinite(figure) and not self._has(name, step)
         ]
         self._last_step |= {entry.key: step for entry in entries}
         for start in range(0, len(entries), _BATCH_ENTRIES):

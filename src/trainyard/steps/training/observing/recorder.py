@@ -86,7 +86,7 @@ class Recorder:
             file = self._folder / METRICS_FILE
             for text in lines_up_to(file, steps_done):
                 self._line_before = json.loads(text)
-                self._mlflow.metrics(_figures(self._line_before), self._line_before["step"])
+                self._mlflow.metrics(self._line_before, self._line_before["step"])
             self._file = StepLines(file, steps_done)
             write_json(self._folder / SETTINGS_FILE, settings)
             self._mlflow.artifact(self._folder / SETTINGS_FILE)
@@ -153,7 +153,7 @@ class Recorder:
             # A number that is not finite becomes null, since JSON cannot express it.
             finite = {name: value for name, value in metrics.items() if value is not None and math.isfinite(value)}
             self._file.write(dict.fromkeys(metrics) | finite)
-            self._mlflow.metrics(_figures(metrics), metrics["step"])
+            self._mlflow.metrics(metrics, metrics["step"])
             self._print(metrics, always=print_always)
 
     def _print(self, metrics: Mapping[str, Any], *, always: bool) -> None:
@@ -170,11 +170,6 @@ class Recorder:
             *(f"{name.replace('_', ' ')} {metrics[name]:.4f}" for name in metrics if "validation_" in name),
         ]
         print("  ".join(parts), flush=True)
-
-
-def _figures(line: Mapping[str, Any]) -> dict[str, float | int | None]:
-    """Return the numbers of a line; in one that was read, those that were not finite are None."""
-    return {name: value for name, value in line.items() if value is None or isinstance(value, int | float)}
 
 
 def _named(validation: Mapping[str, float]) -> dict[str, float]:
