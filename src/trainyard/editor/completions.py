@@ -14,7 +14,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Literal
+
+from lsprotocol.types import CompletionItemKind as ItemKind
 
 from trainyard.catalogue.skus import all_skus
 from trainyard.editor.cursor import Cursor, KeyPath, cursor_at
@@ -40,24 +41,18 @@ _ENDS_A_KEY = re.compile(r"[\w-]*\s*:")
 _FILES_LISTED = 500
 _COMPUTE_KEYS = ("compute", "default_compute", "target")
 
-CompletionKind = Literal["binding", "port", "key", "value", "file", "size", "compute", "profile", "flag"]
-
 
 @dataclass(frozen=True)
 class Completion:
     """One proposal: what is inserted in place of the `replaced` characters before the cursor."""
 
     label: str
-    kind: CompletionKind
+    kind: ItemKind
     replaced: int
     detail: str = ""
     documentation: str = ""
     insert: str = ""
-
-    @property
-    def text(self) -> str:
-        """What is inserted."""
-        return self.insert or self.label
+    """Empty where that is the label."""
 
 
 def completions(workspace: EditorWorkspace, file: Path, text: str, offset: int) -> list[Completion]:
@@ -120,7 +115,7 @@ def _of_binding(workspace: EditorWorkspace, file: Path, text: str, offset: int, 
     *steps, last = typed.split(".")
     end = "" if is_closed else "}}"
     for name, (detail, is_last) in _names_after(tuple(steps), cursor, parsed).items():
-        yield Completion(name, "binding", len(last), detail, insert=name + (end if is_last else "."))
+        yield Completion(name, ItemKind.Reference, len(last), detail, insert=name + (end if is_last else "."))
 
 
 _Names = dict[str, tuple[str, bool]]
@@ -211,7 +206,7 @@ class _Proposals:
         for name, (port, word) in self._ports_at(path).items():
             if name not in present:
                 detail = f"{word}, {port.type}"
-                yield Completion(name, "port", self.name, detail, port_text(port, word), name + self._colon)
+                yield Completion(name, ItemKind.Property, self.name, detail, port_text(port, word), name + self._colon)
 
     def _settings(self, path: KeyPath) -> Iterator[Completion]:
         """The settings that a settings file may have, and the choices of one."""
@@ -219,13 +214,13 @@ class _Proposals:
         if len(path) != 1:
             return
         if self.cursor.is_key:
-            for name, field in fields.items():
-                if name not in self.cursor.holders[-1].entries:
-                    yield Completion(name, "key", self.name, field.type, field_text(field), name + self._colon)
+            for field in (each for name, each in fields.items() if name not in self.cursor.holders[-1].entries):
+                text = field.name + self._colon
+                yield Completion(field.name, ItemKind.Property, self.name, field.type, field_text(field), text)
         elif path[0] in fields:
             field = fields[str(path[0])]
             for value in ("true", "false") if field.type == "boolean" else field.choices or ():
-                yield Completion(value, "value", self.word)
+                yield Completion(value, ItemKind.Value, self.word)
 
     def _ports_at(self, path: KeyPath) -> Mapping[str, tuple[Port, str]]:
         """The ports that a job's `inputs` or `outputs` may set."""
@@ -249,12 +244,12 @@ class _Proposals:
             for sku in all_skus():
                 if sku.is_current:
                     gpus = f"{sku.gpu_count} x {sku.gpu_model}" if sku.gpu_count else "no GPUs"
-                    yield Completion(sku.name, "size", self.word, gpus, sku_text(sku))
+                    yield Completion(sku.name, ItemKind.EnumMember, self.word, gpus, sku_text(sku))
         elif key in _COMPUTE_KEYS:
             yield from self._clusters()
         elif key == "extends" and kind in ("profile", None):
             others = (file for file in sorted(self.file.parent.glob("*.yaml")) if file != self.file)
-            yield from (Completion(file.stem, "profile", self.word) for file in others)
+            yield from (Completion(file.stem, ItemKind.Value, self.word) for file in others)
         elif key in ("component", "trial", "job"):
             yield from self._files(("component", "pipeline_component") if key != "job" else ("pipeline", "command_job"))
         elif key == "environment":
@@ -276,7 +271,7 @@ class _Proposals:
         ports = (job.declared_inputs if path[-2] == "inputs" else job.declared_outputs) or {}
         port = ports.get(str(path[-1]))
         for choice in (port.choices or ()) if port is not None else ():
-            yield Completion(choice.text, "value", self.word)
+            yield Completion(choice.text, ItemKind.Value, self.word)
         others: dict[str, Mapping[str, Port]] = {
             f"parent.{path[-2]}": scope.inputs if path[-2] == "inputs" else scope.outputs
         }
@@ -286,7 +281,7 @@ class _Proposals:
         for place, declared in others.items():
             for name, other in declared.items():
                 if port is None or port.is_parameter == other.is_parameter:
-                    yield Completion(f"${{{{{place}.{name}}}}}", "binding", self.word, other.type)
+                    yield Completion(f"${{{{{place}.{name}}}}}", ItemKind.Reference, self.word, other.type)
 
     def _flags(self) -> Iterator[Completion]:
         """The flags of the script in whose call the cursor is, but for those that the call has."""
@@ -297,13 +292,13 @@ class _Proposals:
             for name, flag in known.flags.items() if known is not None else ():
                 if name.startswith("--") and given.isdisjoint(flag.names):
                     detail = "required" if flag.is_required else flag.default or flag.number or ""
-                    yield Completion(name, "flag", self.word, detail, ", ".join(flag.choices or ()))
+                    yield Completion(name, ItemKind.Property, self.word, detail, ", ".join(flag.choices or ()))
 
     def _clusters(self) -> Iterator[Completion]:
         computes = Computes(self.store, self.workspace.settings(self.file).computes)
         for name in sorted(computes.names(self.file)):
             found = computes.find(name, self.file)
-            yield Completion(f"azureml:{name}", "compute", self.word, found.size if found is not None else "")
+            yield Completion(f"azureml:{name}", ItemKind.Value, self.word, found.size if found is not None else "")
 
     def _files(self, kinds: Iterable[Kind]) -> Iterator[Completion]:
         """The files of some kinds in the editor's folder, relative to this one."""
@@ -316,4 +311,4 @@ class _Proposals:
                 relative = Path(os.path.relpath(file, self.file.parent)).as_posix()
                 text = relative if relative.startswith(".") else f"./{relative}"
                 name = document.root.get("description") or document.root.get("name")
-                yield Completion(text, "file", self.word, name.text if name is not None else "")
+                yield Completion(text, ItemKind.File, self.word, name.text if name is not None else "")

@@ -43,23 +43,18 @@ def cursor_at(document: Document, line: int, column: int) -> Cursor | None:
     holders: list[Node] = []
     node = document.root
     while True:
-        if node.is_mapping:
-            for name, entry in node.entries.items():
-                if covers(entry.key.span, line, column):
-                    return Cursor(document, (*path, name), entry.key, True, (*holders, node))
-            step: str | int | None = next(
-                (name for name, entry in node.entries.items() if covers(entry.value.span, line, column)), None
-            )
-            following = node.entries[step].value if isinstance(step, str) else None
-        else:
-            step = next((at for at, item in enumerate(node.items) if covers(item.span, line, column)), None)
-            following = node.items[step] if isinstance(step, int) else None
-        if following is None or step is None:
+        members: list[tuple[str | int, Node]] = [*enumerate(node.items)]
+        for name, entry in node.entries.items():
+            if covers(entry.key.span, line, column):
+                return Cursor(document, (*path, name), entry.key, True, (*holders, node))
+            members.append((name, entry.value))
+        found = next(((step, member) for step, member in members if covers(member.span, line, column)), None)
+        if found is None:
             is_scalar = not node.is_mapping and not isinstance(node.data, list)
             return Cursor(document, tuple(path), node, False, tuple(holders)) if is_scalar and path else None
-        path.append(step)
+        path.append(found[0])
         holders.append(node)
-        node = following
+        node = found[1]
 
 
 def covers(span: Span, line: int, column: int) -> bool:

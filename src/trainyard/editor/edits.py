@@ -7,10 +7,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from pygls.exceptions import JsonRpcInvalidParams
+
 from trainyard.editor.cursor import cursor_at
 from trainyard.editor.symbols import RENAMABLE, Symbol, Symbols
 from trainyard.editor.workspace import EditorWorkspace
-from trainyard.errors import UserError
 from trainyard.lint.fixes import written_as
 from trainyard.lint.rules import RULES
 from trainyard.lint.suggested_fixes import suggested
@@ -100,7 +101,7 @@ def template_of(text: str) -> str | None:
     return header.template if header is not None else None
 
 
-class CannotRename(UserError):
+class CannotRename(JsonRpcInvalidParams):
     """Something that has no name of its own, or a name that is taken or invalid."""
 
 
@@ -132,7 +133,7 @@ def rename(workspace: EditorWorkspace, symbols: Symbols, symbol: Symbol, new_nam
 
 
 def _refuse_if_taken(symbols: Symbols, symbol: Symbol, old: str, new: str) -> None:
-    document = symbols.document(symbol.span.file)
+    document = symbols.store.find(symbol.span.file)
     cursor = cursor_at(document, symbol.span.line, symbol.span.column) if document is not None else None
     if cursor is None or not cursor.is_key:
         return

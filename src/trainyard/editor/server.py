@@ -6,10 +6,9 @@ Source: https://microsoft.github.io/language-server-protocol/specifications/lsp/
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import traceback
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
@@ -20,8 +19,8 @@ from pygls.lsp.server import LanguageServer
 import trainyard
 from trainyard.editor import edits
 from trainyard.editor.checker import Checker
-from trainyard.editor.completions import Completion, CompletionKind, completions
-from trainyard.editor.edits import Action, CannotRename, Edit
+from trainyard.editor.completions import Completion, completions
+from trainyard.editor.edits import Action, Edit
 from trainyard.editor.hovers import hover
 from trainyard.editor.positions import Places, path_of
 from trainyard.editor.symbols import Symbol, Symbols, outline_of
@@ -37,17 +36,6 @@ _SEVERITIES: Mapping[Severity, types.DiagnosticSeverity] = {
     "error": types.DiagnosticSeverity.Error,
     "warning": types.DiagnosticSeverity.Warning,
     "info": types.DiagnosticSeverity.Information,
-}
-_COMPLETION_KINDS: Mapping[CompletionKind, types.CompletionItemKind] = {
-    "binding": types.CompletionItemKind.Reference,
-    "port": types.CompletionItemKind.Property,
-    "key": types.CompletionItemKind.Property,
-    "value": types.CompletionItemKind.Value,
-    "file": types.CompletionItemKind.File,
-    "size": types.CompletionItemKind.EnumMember,
-    "compute": types.CompletionItemKind.Value,
-    "profile": types.CompletionItemKind.Value,
-    "flag": types.CompletionItemKind.Property,
 }
 
 
@@ -351,30 +339,20 @@ def _register_edits(server: TrainyardServer) -> None:
     @server.feature(types.TEXT_DOCUMENT_PREPARE_RENAME)
     def on_prepare_rename(params: types.PrepareRenameParams) -> types.PrepareRenamePlaceholder | None:
         found, _ = server.symbol_at(params.text_document.uri, params.position)
-        with _refusing():
-            symbol = edits.renamable(found)
+        symbol = edits.renamable(found)
         return types.PrepareRenamePlaceholder(server.range_of(symbol.span), symbol.name)
 
     @server.feature(types.TEXT_DOCUMENT_RENAME, types.RenameOptions(prepare_provider=True))
     def on_rename(params: types.RenameParams) -> types.WorkspaceEdit:
         found, symbols = server.symbol_at(params.text_document.uri, params.position, everywhere=True)
-        with _refusing():
-            symbol = edits.renamable(found)
-            changes = edits.rename(server.files, symbols, symbol, params.new_name)
+        symbol = edits.renamable(found)
+        changes = edits.rename(server.files, symbols, symbol, params.new_name)
         templates = sorted({t for each in changes if (t := edits.template_of(server.files.text_of(each))) is not None})
         if templates:
             names = ", ".join(f"templates/{name}" for name in templates)
             message = f"these files are rendered: rename '{symbol.name}' in {names} too, or it returns"
             server.window_show_message(types.ShowMessageParams(types.MessageType.Warning, message))
         return server.as_changes(changes)
-
-
-@contextlib.contextmanager
-def _refusing() -> Iterator[None]:
-    try:
-        yield
-    except CannotRename as error:
-        raise JsonRpcInvalidParams(str(error)) from None
 
 
 def _without_foreign_traceback(record: logging.LogRecord) -> bool:
@@ -403,11 +381,11 @@ def _as_item(completion: Completion, places: Places, offset: int) -> types.Compl
     documentation = types.MarkupContent(types.MarkupKind.Markdown, completion.documentation)
     return types.CompletionItem(
         completion.label,
-        kind=_COMPLETION_KINDS[completion.kind],
+        kind=completion.kind,
         detail=completion.detail or None,
         documentation=documentation if completion.documentation else None,
         filter_text=completion.label,
-        text_edit=types.TextEdit(replaced, completion.text),
+        text_edit=types.TextEdit(replaced, completion.insert or completion.label),
     )
 
 

@@ -36,12 +36,6 @@ _OTHER_SCOPES = frozenset({"component", "trial", "command", "jobs", "task", "arg
 _OWN_ARGUMENTS = ("task", "input_data", "args")
 _FILE_KEYS = ("environment", "conda_file")
 
-_Kind = Literal["key", "job", "port"]
-_KINDS: dict[_Kind, types.SymbolKind] = {
-    "key": types.SymbolKind.Property,
-    "job": types.SymbolKind.Function,
-    "port": types.SymbolKind.Field,
-}
 _PORTS = ("inputs", "outputs", "search_space")
 
 
@@ -68,7 +62,7 @@ class Symbols:
 
     def __init__(self, parsed: Parsed, store: DocumentStore, computes: Mapping[str, str] | None = None) -> None:
         self._parsed = parsed
-        self._store = store
+        self.store = store
         self._context = LintContext(parsed, Computes(store, computes or {}))
 
     @cached_property
@@ -93,15 +87,11 @@ class Symbols:
             yield from self._of_pipeline(pipeline)
         for command in self._parsed.commands:
             yield from self._of_command(command)
-        for file in self._store.files:
-            document = self.document(file)
+        for file in self.store.files:
+            document = self.store.find(file)
             if document is not None:
                 yield from _own_arguments(document.root, document)
                 yield from self._of_root(document)
-
-    def document(self, file: Path) -> Document | None:
-        """Return the document of a file; None if it cannot be read."""
-        return self._store.find(file)
 
     def _of_root(self, document: Document) -> Iterator[Symbol]:
         """The name that a component gives itself, the job of a schedule, and files that the root names."""
@@ -111,7 +101,7 @@ class Symbols:
             yield Symbol("component", name.text, name.span, Span(document.file))
         if job is not None and job.is_mapping:
             job = job.get("job")
-        reading = Reading(document, self._store, Findings(), Parsed())
+        reading = Reading(document, self.store, Findings(), Parsed())
         for node in (job, root.get("trial"), root.get("component")):
             yield from _file_named(node, reading, "component")
         yield from self._computes_of(root, reading)
@@ -274,27 +264,32 @@ def _bindings(value: Node) -> Iterator[tuple[Node, Binding]]:
 
 
 def outline_of(
-    holder: Node, range_of: Callable[[Span], types.Range], kind: _Kind = "key"
+    holder: Node, range_of: Callable[[Span], types.Range], kind: types.SymbolKind = types.SymbolKind.Property
 ) -> list[types.DocumentSymbol]:
-    """Return the outline of a mapping, with its places as `range_of` converts them; empty for what is none."""
+    """Return the outline of a mapping, with its places as `range_of` converts them; empty for what is none.
+
+    Jobs are functions in it, their inputs and outputs fields.
+    """
     return [_symbol(name, entry, kind, range_of) for name, entry in holder.entries.items()]
 
 
-def _symbol(name: str, entry: Entry, kind: _Kind, range_of: Callable[[Span], types.Range]) -> types.DocumentSymbol:
+def _symbol(
+    name: str, entry: Entry, kind: types.SymbolKind, range_of: Callable[[Span], types.Range]
+) -> types.DocumentSymbol:
     value = entry.value
     below: list[types.DocumentSymbol] = []
-    if kind == "job":
+    if kind is types.SymbolKind.Function:
         below = outline_of(value, range_of)
-    elif kind == "key" and name == "jobs":
-        below = outline_of(value, range_of, "job")
-    elif kind == "key" and name in _PORTS:
-        below = outline_of(value, range_of, "port")
+    elif kind is types.SymbolKind.Property and name == "jobs":
+        below = outline_of(value, range_of, types.SymbolKind.Function)
+    elif kind is types.SymbolKind.Property and name in _PORTS:
+        below = outline_of(value, range_of, types.SymbolKind.Field)
     key, detail = range_of(entry.key.span), value.word("type")
     if not value.is_mapping and value.span.line == value.span.end_line:
         detail = value.text
     return types.DocumentSymbol(
         name or '""',  # an empty name is against the protocol, and YAML has empty keys
-        _KINDS[kind],
+        kind,
         range=types.Range(key.start, max(key.end, range_of(value.span).end, *(child.range.end for child in below))),
         selection_range=key,
         detail=detail or None,
