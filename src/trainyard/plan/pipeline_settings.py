@@ -165,7 +165,7 @@ def _inputs_of_job(use: JobUse, roots: Sequence[Path]) -> Iterator[Setting]:
         is_default = settings.origin(name) == "default"
         for setting in _values(use.name, f"inputs.{name}", value, roots):
             yield replace(setting, place=use.job.key_span) if is_default else setting
-    port = settings.port_of(SETTINGS)
+    port = settings.call.port_of(SETTINGS)
     file = use.input(port) if port is not None else None
     if isinstance(file, Known) and isinstance(file.value, DataPath):
         path = place_of(file.value.text, file.written.span)
@@ -174,7 +174,7 @@ def _inputs_of_job(use: JobUse, roots: Sequence[Path]) -> Iterator[Setting]:
 
 def _given_overrides(use: JobUse) -> str:
     """The key of the pipeline's input that a job's overrides are bound to; empty if they are bound to none."""
-    port = use.step_settings.port_of(OVERRIDES) if use.step_settings is not None else None
+    port = use.step_settings.call.port_of(OVERRIDES) if use.step_settings is not None else None
     value = use.input(port) if port is not None else None
     return value.key if isinstance(value, Known) else ""
 

@@ -100,7 +100,7 @@ def _plan_job(job: JobUse, resolution: Resolution, computes: Computes, stated: S
         gpus_idle_per_node=_gpus_idle(job, sku, processes) if sku else None,
         gpu_memory_gb=processes.nodes * (sku.gpu_memory_gb_total or 0) if sku else None,
         batch=batch,
-        environment=_environment(job.environment),
+        environment=_environment(job.component.environment),
         on_demand=on_demand,
         spot=spot,
         findings=(*_findings(job, processes, compute, sku, batch), *memory_findings),

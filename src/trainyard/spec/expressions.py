@@ -119,16 +119,13 @@ def parse_expressions(text: str) -> tuple[Segment, ...]:
 
 def bindings_in(text: str) -> Sequence[Binding]:
     """All bindings of a string, those in optional parts too. Raises ExpressionError as `parse_expressions` does."""
-    return _bindings_in(text) if "${{" in text or "$[[" in text else ()
-
-
-@lru_cache(maxsize=4096)
-def _bindings_in(text: str) -> Sequence[Binding]:
     found: list[Binding] = []
+    if "${{" not in text and "$[[" not in text:
+        return found
     for segment in parse_expressions(text):
         members: Iterable[Segment] = segment.segments if isinstance(segment, OptionalPart) else (segment,)
         found.extend(member for member in members if isinstance(member, Binding))
-    return tuple(found)
+    return found
 
 
 def only_binding(text: str) -> Binding | None:

@@ -86,19 +86,14 @@ def kind_of(document: Document) -> Kind | None:
         return "asset"
     if "trigger" in keys and keys & {"create_job", "import_data", "create_monitor"}:
         return "schedule"
-    if named is not None and not _contradicts_schema(root):
+    # A job or component may have a `type` that is not of the kind that its `$schema` is for.
+    is_known = type_text in ("pipeline", *COMPONENT_TYPES)
+    if named is not None and (not is_known or type_text in _TYPES_OF_KIND.get(named, ())):
         return named
     return _kind_without_type(root, type_text) or named
 
 
 _TYPES_OF_KIND: Mapping[Kind, list[str]] = word_tables("spec")["types_of_kinds"]["words"]
-
-
-def _contradicts_schema(root: Node) -> bool:
-    """Whether a job or component has a `type` that is not of the kind that its `$schema` is for."""
-    named, type_text = kind_by_schema(root), root.text_of("type").lower()
-    is_known = type_text in ("pipeline", *COMPONENT_TYPES)
-    return named is not None and is_known and type_text not in _TYPES_OF_KIND.get(named, ())
 
 
 def step_of_settings(document: Document) -> str | None:

@@ -49,6 +49,11 @@ class Port(NamedTuple):
         """Where this is declared, for findings about its values."""
         return Related(self.key_span, f"'{self.name}' is declared here")
 
+    def bound_to_pipeline(self, kind: Literal["inputs", "outputs"]) -> Value:
+        """Return what binds a job's port to that of the same name of its pipeline."""
+        text = f"${{{{parent.{kind}.{self.name}}}}}"
+        return Value(text, self.key_span, text)
+
 
 class Environment(NamedTuple):
     """The software a job runs in: a reference (`azureml:…`), or an image or build context and perhaps a conda file."""
@@ -319,17 +324,13 @@ class Job(NamedTuple):
     def effective_distribution(self) -> Distribution | None:
         """The node's distribution where it has one, else the component's."""
         code = code_of(self.component)
-        if self.distribution is None and code is not None:
-            return code.distribution
-        return self.distribution
+        return self.distribution or (code.distribution if code is not None else None)
 
     @property
     def effective_resources(self) -> Resources | None:
         """The node's resources where it has them, else the component's."""
         code = code_of(self.component)
-        if self.resources is None and code is not None:
-            return code.resources
-        return self.resources
+        return self.resources or (code.resources if code is not None else None)
 
 
 @dataclass(frozen=True, eq=False)

@@ -115,10 +115,6 @@ class Reading(NamedTuple):
         """The path that a reference in this file means: relative to the file, with or without `file:`."""
         return Path(os.path.normpath(self.file.parent / reference.removeprefix(_FILE_PREFIX)))
 
-    def of(self, document: Document) -> Reading:
-        """The same for a file that this one names."""
-        return Reading(document, self.store, self.findings, self.parsed)
-
     def of_file(self, file: Path) -> Reading | None:
         """The reading of a file that this one names; None, and reported, if it cannot be read."""
         try:
@@ -127,7 +123,7 @@ class Reading(NamedTuple):
             self.findings.diagnostics.extend(error.diagnostics)
             return None
         self.findings.diagnostics.extend(document.problems)
-        return self.of(document)
+        return self._replace(document=document)
 
     def existing(self, node: Node, rule: Rule, what: str, *, folder: bool | None = None) -> Path | None:
         """The file or folder that a string names; None, and reported, if it does not exist.

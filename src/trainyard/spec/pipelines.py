@@ -204,8 +204,8 @@ def read_standalone_job(node: Node, reading: Reading, cache: ComponentCache) -> 
         # Unlike a component's, which Azure ML drops, those of a sweep job's own trial are sent.
         job = job._replace(environment_variables=_environment_variables(trial, findings))
     job = job._replace(
-        inputs={name: _bound_to("inputs", port) for name, port in inputs.items()},
-        outputs={name: _bound_to("outputs", port) for name, port in outputs.items()},
+        inputs={name: port.bound_to_pipeline("inputs") for name, port in inputs.items()},
+        outputs={name: port.bound_to_pipeline("outputs") for name, port in outputs.items()},
     )
     pipeline = Pipeline(
         name=reading.file.stem,
@@ -220,11 +220,6 @@ def read_standalone_job(node: Node, reading: Reading, cache: ComponentCache) -> 
     _settle_own_ports(job, pipeline)
     _read_settings_of_job(job, pipeline, reading)
     return pipeline
-
-
-def _bound_to(kind: str, port: Port) -> Value:
-    text = f"${{{{parent.{kind}.{port.name}}}}}"
-    return Value(text, port.key_span, text)
 
 
 def _add_jobs(pipeline: PipelineComponent, body: Node, reading: Reading, cache: ComponentCache) -> None:
@@ -387,7 +382,7 @@ def _component_of_other_kind(
         return _sweep_of(node, found, reading)
     if kind in ("parallel", "spark") and isinstance(found, OtherComponent) and found.runs is not None:
         # The job's own settings are in place of the component's.
-        its_reading, runs = reading.of(reading.store.read_mapping(file)), found.runs
+        its_reading, runs = reading._replace(document=reading.store.read_mapping(file)), found.runs
         body = its_reading.document.root
         return found._replace(runs=read_step(kind, body, runs.inputs, runs.outputs, its_reading, runs.name, node))
     return found
@@ -503,10 +498,7 @@ def _component_of_command_job(
 def _component_in_file(component: Node, reading: Reading, cache: ComponentCache) -> AnyComponent | None:
     """The component that a job names by its file; None if it is not readable offline, or not a component."""
     reference = reference_text(component, reading)
-    if not reference:
-        reading.findings.left_out = True
-        return None
-    if _note_remote(component, reference, "component", reading):
+    if not reference or _note_remote(component, reference, "component", reading):
         return None
     file = reading.existing(component, COMPONENT_NOT_FOUND, "the component", folder=False)
     if file is None or _is_flow(file) or _is_endless(file, component, reading, cache):

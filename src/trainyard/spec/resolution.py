@@ -33,7 +33,7 @@ from trainyard.spec.expressions import (
 )
 from trainyard.spec.findings import DocumentStore
 from trainyard.spec.literals import MISSING_INPUT, whole_number
-from trainyard.spec.model import Component, Environment, Job, Pipeline, PipelineComponent, Port, ProcessCounts, code_of
+from trainyard.spec.model import Component, Job, Pipeline, PipelineComponent, Port, ProcessCounts, code_of
 from trainyard.spec.resolved import (
     DataPath,
     JobOutput,
@@ -158,10 +158,7 @@ class Resolution:
 
 def resolve_component(component: Component, node: Node, store: DocumentStore | None = None) -> JobUse:
     """A command component by itself, or a standalone command job, from its YAML; what its users set is unknown."""
-    bound = {
-        name: Value(f"${{{{parent.inputs.{name}}}}}", port.key_span, f"${{{{parent.inputs.{name}}}}}")
-        for name, port in component.inputs.items()
-    }
+    bound = {name: port.bound_to_pipeline("inputs") for name, port in component.inputs.items()}
     compute, variables = node.get("compute"), node.entries_of("environment_variables")
     job = Job(
         component.name,
@@ -191,11 +188,6 @@ class JobUse:
         component = code_of(self.job.component)
         assert component is not None
         return component
-
-    @property
-    def environment(self) -> Environment | None:
-        """What a command job's processes run in."""
-        return self.component.environment
 
     @cached_property
     def within(self) -> _Body | None:

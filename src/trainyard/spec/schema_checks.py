@@ -280,11 +280,9 @@ def _head_span(path: list[str | int], document: Document) -> Span:
 
 def _example(key: str, holder: Mapping[str, Any]) -> str:
     options = _choices(holder.get("properties", {}).get(key, {}))
-    return (
-        f"Write `{key}: {options[0]}`, or one of {', '.join(map(str, options[1:]))}."
-        if len(options) > 1
-        else (f"Write `{key}: …`.")
-    )
+    if len(options) < 2:
+        return f"Write `{key}: …`."
+    return f"Write `{key}: {options[0]}`, or one of {', '.join(map(str, options[1:]))}."
 
 
 def _bad_names(path: list[str | int], rule: Mapping[str, Any], document: Document) -> Iterator[Diagnostic]:

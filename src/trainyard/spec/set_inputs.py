@@ -142,7 +142,7 @@ def _overrides_with(
         assert step is not None
         added = {setting.name: _as_yaml(setting, step) for setting in settings if setting.use is use}
         text = _merged(step, added)
-        values[f"jobs.{use.name}.inputs.{step.port_of(OVERRIDES)}"] = Value(text, Span(COMMAND_LINE), text)
+        values[f"jobs.{use.name}.inputs.{step.call.port_of(OVERRIDES)}"] = Value(text, Span(COMMAND_LINE), text)
     return values
 
 
@@ -155,7 +155,7 @@ def _setting(key: str, text: str, resolution: Resolution, ports: Mapping[str, Po
     fields = {
         use: keys_of_file(step.fields.values())
         for use, step in steps.items()
-        if step is not None and step.port_of(OVERRIDES) is not None
+        if step is not None and step.call.port_of(OVERRIDES) is not None
     }
     having = [use for use, known in fields.items() if name in known and job in ("", use.name)]
     if not found or not having or (scope and not scope.startswith("jobs.")):
@@ -211,11 +211,9 @@ def _why_unknown(key: str, ports: Mapping[str, Port], settings: Sequence[str]) -
         # A key without a dot is probably one of the profile's: nodes, cluster.
         elsewhere = "" if "." in key else " `trainyard render --set`, or --profile here, sets the keys of a profile."
         return f"names no input. {close_match(key, ports) or meant or did_you_mean(key, ports) + elsewhere}"
-    nearest = meant or close_match(name, [*names, *settings]) or did_you_mean(name, names)
+    nearest = close_match(name, [*names, *settings]) or did_you_mean(name, names)
     if not scope:
-        return f"the pipeline has no input {name!r}. {nearest}"
+        return f"the pipeline has no input {name!r}. {meant or nearest}"
     if job not in jobs:
         return f"unknown job {job!r}. {did_you_mean(job, jobs)}"
-    return (
-        f"the job {job!r} has no input {name!r}. {close_match(name, [*names, *settings]) or did_you_mean(name, names)}"
-    )
+    return f"the job {job!r} has no input {name!r}. {nearest}"

@@ -118,7 +118,7 @@ class StepSettings:
         self._job = job
         self._input_of = input_of
         self._resolve = resolve
-        self._call = call
+        self.call = call
         self._component = component
         self._store = store
         self._found: dict[str, tuple[Origin, Resolved]] = {}
@@ -131,12 +131,8 @@ class StepSettings:
     @cached_property
     def ports(self) -> frozenset[str]:
         """The inputs that flags of the command take their values from."""
-        ports = (self.port_of(name) for name in self._call.flags)
+        ports = (self.call.port_of(name) for name in self.call.flags)
         return frozenset(port for port in ports if port is not None)
-
-    def port_of(self, name: str) -> str | None:
-        """The input that a flag of the command takes its value from; None if it takes it from elsewhere."""
-        return self._call.port_of(name)
 
     @property
     def task(self) -> str | None:
@@ -201,23 +197,13 @@ class StepSettings:
         return (document, node) if node is not None else None
 
     @cached_property
-    def task_problem(self) -> str:
-        """What is wrong with the task's name; empty if nothing is, or the task is not known."""
-        return self._task_fields[1]
-
-    @cached_property
-    def has_all_fields(self) -> bool:
-        """Whether the settings of the task are known too."""
-        return self._task_fields[0] is not None
-
-    @cached_property
     def fields(self) -> dict[str, StepField]:
         """The fields of the step and of its task, by name."""
-        return self.own | (self._task_fields[0] or {})
+        return self.own | (self.fields_of_task[0] or {})
 
     @cached_property
-    def _task_fields(self) -> tuple[dict[str, StepField] | None, str]:
-        """The fields of the task, None if they cannot be told, and what is wrong with its name."""
+    def fields_of_task(self) -> tuple[dict[str, StepField] | None, str]:
+        """The fields of the task, None if they cannot be told, and what is wrong with its name; empty if nothing is."""
         if "task" not in self.own:
             return {}, ""
         task = self._resolved(self.own["task"])
@@ -272,17 +258,17 @@ class StepSettings:
             return "command", found
         if (found := _in_layer(self.file, of, self._key(of))) is not None:
             return "file", found
-        if (found := self._from_deepspeed(of)) is not None:
+        if self.deepspeed is not None and (found := self.deepspeed.value(of, self._key(of))) is not None:
             return "deepspeed", found
         return "default", self._default(of)
 
     def given_by_command(self, of: StepField) -> Resolved | None:
         """What a flag of the command gives a setting; None if the command does not give it."""
-        if of.name not in self._call.flags:
+        if of.name not in self.call.flags:
             # A string with flags in it may give the value of an input of the setting's name.
-            may_have = self._call.may_have_others and of.name in self._component.inputs
+            may_have = self.call.may_have_others and of.name in self._component.inputs
             return self._input_of(of.name) if may_have else None
-        word = self._call.flags[of.name]
+        word = self.call.flags[of.name]
         if word is None:
             return Known(True, self._written(of.name), self._key(of)) if of.type == "boolean" else None
         if not word.is_plain:
@@ -310,11 +296,6 @@ class StepSettings:
         code = self._component.code
         return read_deepspeed_file(code / str(given.value)) if code is not None else None
 
-    def _from_deepspeed(self, of: StepField) -> Resolved | None:
-        if self.deepspeed is None or of.kind != "parameter":
-            return None
-        return self.deepspeed.value(of, self._key(of))
-
     def _typed(self, of: StepField, found: Known) -> Resolved:
         if of.kind != "parameter" or isinstance(found.value, (DataPath, JobOutput)):
             return found
@@ -341,7 +322,7 @@ class StepSettings:
 
     def _written(self, name: str) -> Value:
         """The value of a flag that is a constant in the command."""
-        word = self._call.flags[name]
+        word = self.call.flags[name]
         text = word.text if word is not None else "true"
         place = self._component.command.span
         outer = self._text_at(place)

@@ -92,13 +92,11 @@ def refused_settings(
     of those that share each batch where they are not the job's own, as on a smaller machine.
     """
     command = str(use.component.command.data)
-    if _OWN_TRAINING.search(command) and use.step_settings is not None:
-        for problem in _refused_values(use.step_settings):
-            yield _with_user(problem, use)
     if _OWN_TRAINING.search(command):
+        values = _refused_values(use.step_settings) if use.step_settings is not None else ()
         is_by_default = all(_is_default(use, name) for name in ("micro_batch_size", "global_batch_size"))
         uneven = _uneven_batch(use, processes) if is_complete or not is_by_default else ()
-        for problem in (*uneven, *_refused_model(use), *_refused_weights(use)):
+        for problem in (*values, *uneven, *_refused_model(use), *_refused_weights(use)):
             yield _with_user(problem, use)
     elif _OWN_IMAGES.search(command):
         yield from _format_without_source(use)
@@ -119,10 +117,10 @@ def _refused_values(settings: StepSettings) -> Iterator[Diagnostic]:
             yield layer.diagnostic
         elif isinstance(layer, WrittenSettings):
             yield from _refused_keys(layer, settings)
-    if settings.task_problem:
+    if problem := settings.fields_of_task[1]:
         task = settings.values["task"]
         assert isinstance(task, Known)
-        yield REFUSED_SETTING.at(task.written.span, f"task: {settings.task_problem}")
+        yield REFUSED_SETTING.at(task.written.span, f"task: {problem}")
     for name, value in settings.values.items():
         if isinstance(value, Wrong) and settings.origin(name) != "command":
             yield value.diagnostic
@@ -156,7 +154,7 @@ def _refused_keys(layer: WrittenSettings, settings: StepSettings) -> Iterator[Di
         if name in known:
             continue
         is_close = only_close(name, known) if name not in settings.fields else None
-        if not settings.has_all_fields and name not in settings.fields and is_close is None:
+        if settings.fields_of_task[0] is None and name not in settings.fields and is_close is None:
             continue  # perhaps a setting of the task, which cannot be read
         why = why_unknown(name, settings.step, own, known, settings.task)
         message, _, advice = why.partition("; ")
@@ -290,5 +288,4 @@ def _known(use: JobUse, name: str) -> Known | None:
 
 @cache
 def _model_types() -> dict[str, Any]:
-    table: dict[str, Any] = json.loads(_MODEL_TYPES.read_text(encoding="utf-8"))
-    return table
+    return dict(json.loads(_MODEL_TYPES.read_text(encoding="utf-8")))

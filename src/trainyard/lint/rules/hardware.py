@@ -250,7 +250,7 @@ def _unneeded_gpus(placement: Placement, context: LintContext) -> Iterator[Diagn
     sku, distribution = placement.sku, placement.distribution
     if sku is None or not sku.gpu_count or distribution is not None:
         return
-    environment = placement.use.environment
+    environment = placement.component.environment
     named = (environment.reference or environment.image or "") if environment is not None else ""
     if _NO_GPU_ENVIRONMENT.search(named):
         reason = f"the environment {named.rpartition('environments/')[2].partition('/')[0]} has nothing that uses a GPU"
