@@ -58,6 +58,12 @@ def fail(message: str, exit_code: int) -> NoReturn:
     sys.exit(exit_code)
 
 
+def print_notes(lines: Iterable[str]) -> None:
+    """Print lines about what was done on stderr."""
+    for line in lines:
+        click.echo(line, err=True)
+
+
 def print_facts(facts: Iterable[tuple[str, str]]) -> None:
     """Print label and text, one pair per line, aligned."""
     for line in printing.facts(facts, 18):

@@ -18,7 +18,7 @@ from trainyard.cli.init import write_new
 from trainyard.cli.parameters import PathOf
 from trainyard.errors import UsageError, UserError
 from trainyard.project_files import read_text
-from trainyard.terminal import print_next, program, short
+from trainyard.terminal import print_next, print_notes, program, short
 
 _OF_SDK_V1 = re.compile(r"^[ \t]*(?:from|import)[ \t]+(azureml\.(?:core|pipeline|train))\b", re.MULTILINE)
 
@@ -52,7 +52,7 @@ def import_script(script: Path, arguments: tuple[str, ...], output: Path, force:
         contents = _imported_files(script, arguments, output)
         write_new(output, contents, force=force, way_out="choose another --output, or replace them with --force")
         written = [short(output / path) for path in contents]
-        click.echo("".join(f"wrote {path}\n" for path in written), err=True, nl=False)
+        print_notes(f"wrote {path}" for path in written)
         print_next((f"{program()} lint {short(output)}", ""), (f"{program()} run {written[0]}", ""))
 
 

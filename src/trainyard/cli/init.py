@@ -24,7 +24,7 @@ from trainyard.settings.quantities import counted, first_names
 from trainyard.spec.computes import Computes
 from trainyard.spec.diagnostic import Diagnostic
 from trainyard.spec.findings import DocumentStore
-from trainyard.terminal import print_diagnostics, print_next, program, short
+from trainyard.terminal import print_diagnostics, print_next, print_notes, program, short
 
 _FIRST_PROFILE = "local"
 _MOST_LISTED = 3
@@ -89,8 +89,7 @@ def _adopt(folder: Path) -> None:
     contents: dict[str, str | bytes] = {**texts, **scaffolding.wheel_of(source)}
     kept = [path for path in contents if (root / path).exists()]
     write_new(root, {path: content for path, content in contents.items() if path not in kept}, force=False)
-    for path in contents:
-        click.echo(f"{'kept' if path in kept else 'wrote'} {short(root / path)}", err=True)
+    print_notes(f"{'kept' if path in kept else 'wrote'} {short(root / path)}" for path in contents)
     baseline = root / "lint-baseline.json"
     if baseline.exists():
         click.echo(f"kept {short(baseline)}", err=True)

@@ -13,7 +13,7 @@ from trainyard.render import scaffolding
 from trainyard.render.project import Project
 from trainyard.render.rendering import render
 from trainyard.render.writing import write
-from trainyard.terminal import print_next, program, short
+from trainyard.terminal import print_next, print_notes, program, short
 
 
 @click.group(cls=VerbGroup)
@@ -63,7 +63,5 @@ def new_pipeline(name: str, component: str | None) -> None:
 
 def _add(project: Project, texts: Mapping[str, str]) -> None:
     write_new(project.root, texts, force=False)
-    for path in texts:
-        click.echo(f"wrote {short(project.root / path)}", err=True)
-    for line in write(project, render(project)).lines():
-        click.echo(line, err=True)
+    print_notes(f"wrote {short(project.root / path)}" for path in texts)
+    print_notes(write(project, render(project)).lines())

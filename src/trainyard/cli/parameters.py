@@ -118,10 +118,8 @@ class PathOf(click.ParamType):  # type: ignore[type-arg]
 
 def file_argument(function: Any) -> Any:
     """Add FILE as an argument, or as `-f FILE` the way `az ml` takes it; `chosen_file` reads both."""
-    function = click.option("-f", "--file", "file_option", metavar="FILE", help="FILE, given as `az ml` takes it.")(
-        function
-    )
-    return click.argument("file", required=False, metavar="FILE")(function)
+    option = click.option("-f", "--file", "file_option", metavar="FILE", help="FILE, given as `az ml` takes it.")
+    return click.argument("file", required=False, metavar="FILE")(option(function))
 
 
 def chosen_file(file: str | None, file_option: str | None, profile: str | None = None) -> Path:

@@ -32,6 +32,7 @@ from trainyard.render.project import NoProject
 from trainyard.spec.computes import Computes
 from trainyard.spec.findings import DocumentStore
 from trainyard.spec.loading import load_job
+from trainyard.terminal import print_notes
 
 _FORMATTERS = {"text": reporters.as_text, "json": reporters.as_json, "markdown": reporters.as_markdown}
 _METRICS_PORT = "metrics"
@@ -95,8 +96,7 @@ def plan(
             compared = plan_against(chosen_file(file, file_option), output_format, against)
         else:
             compared = plan_all_against(output_format, against)
-        for reason in compared.left_out:
-            click.echo(f"note: not compared: {reason}", err=True)
+        print_notes(f"note: not compared: {reason}" for reason in compared.left_out)
         click.echo(compared.text)
         beyond = (each.beyond(max_usd, must_fit=must_fit) for each in compared.plans)
         _fail_for([*compared.broken, *chain.from_iterable(beyond)])

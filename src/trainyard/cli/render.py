@@ -21,7 +21,7 @@ from trainyard.render.settings import read_applied, read_settings
 from trainyard.render.writing import write
 from trainyard.settings.quantities import counted
 from trainyard.spec.diagnostic import SpecError
-from trainyard.terminal import print_error, short
+from trainyard.terminal import print_error, print_notes, short
 
 
 @click.command()
@@ -81,9 +81,7 @@ def render(
 
 def _write(project: Project, profile: str | None, settings: Mapping[str, object], out: Path | None) -> None:
     rendered = rendering.render(project, profile, settings, out)
-    for line in write(project, rendered).lines():
-        click.echo(line, err=True)
-    _print_adjustments(rendered)
+    print_notes([*write(project, rendered).lines(), *rendered.profile.adjustments])
 
 
 def _settle_edit(project: Project, adopted: Path | None, released: Path | None) -> None:
@@ -92,8 +90,7 @@ def _settle_edit(project: Project, adopted: Path | None, released: Path | None) 
 
     lines = edits.adopt(project, adopted) if adopted is not None else []
     lines += edits.release(project, released) if released is not None else []
-    for line in lines:
-        click.echo(line, err=True)
+    print_notes(lines)
     if adopted is not None:
         _write(project, None, {}, None)
 
@@ -103,8 +100,7 @@ def _print_drift(project: Project, profile: str | None, settings: Mapping[str, o
     drifted = drifts.find_drift(project, profile, settings, out)
     for drift in drifted:
         click.echo(f"{short(drift.path)}: {drift.reason}", err=True)
-        for line in _lines_to_change(project, drift):
-            click.echo(f"  {line}", err=True)
+        print_notes(f"  {line}" for line in _lines_to_change(project, drift))
         click.echo(drift.diff, nl=False)
     if not drifted:
         click.echo("rendered files match their templates and profile", err=True)
@@ -134,7 +130,7 @@ def _show_difference(project: Project, rendered: Rendering, *, whole: bool) -> N
     """Print what writing a rendering would change on disk: on one screen, or the whole with every line."""
     from trainyard.cli.rendering_difference import meanings, summary  # an eighth of the time of a rendering without it
 
-    _print_adjustments(rendered)
+    print_notes(rendered.profile.adjustments)
     changed = drifts.difference(project, rendered)
     if not changed:
         click.echo("nothing changes", err=True)
@@ -147,8 +143,3 @@ def _show_difference(project: Project, rendered: Rendering, *, whole: bool) -> N
     else:
         for line in summary(rendered, changed, found):
             click.echo(line)
-
-
-def _print_adjustments(rendered: Rendering) -> None:
-    for line in rendered.profile.adjustments:
-        click.echo(line, err=True)

@@ -9,7 +9,7 @@ import click
 
 from trainyard.cli import working_folder
 from trainyard.errors import UsageError
-from trainyard.terminal import short
+from trainyard.terminal import print_notes, short
 
 
 def rendered_aside(file: Path, profile: str, settings: Mapping[str, str], run_folder: Path | None = None) -> Path:
@@ -35,9 +35,7 @@ def rendered_aside(file: Path, profile: str, settings: Mapping[str, str], run_fo
         keys = f"by --set inputs.{unknown}=VALUE, and one of its job J by --set jobs.J.inputs.{unknown}=VALUE"
         raise UsageError(f"{error} An input of the pipeline is set {keys}.") from None
     write(project, rendering)
-    for line in rendering.profile.adjustments:
-        if line.startswith(f"{file.stem}:"):
-            click.echo(line, err=True)
+    print_notes(line for line in rendering.profile.adjustments if line.startswith(f"{file.stem}:"))
     resolved = file.resolve()
     if not resolved.is_relative_to(project.root):
         raise UsageError(f"--profile renders the files of {project.root}; {file} is outside it.")

@@ -159,9 +159,8 @@ def _check(file: Path, given: Mapping[str, str], where: Where) -> _Checked:
 def _workspace_problems_if_reachable(file: Path, where: Where, checked: _Checked) -> list[Diagnostic]:
     """Return what the workspace lacks; without a workspace, a login or a network, say that it was not asked."""
     try:
-        return Submission(file, find_workspace(*where), values=checked.values).problems(
-            checked.resolution, checked.sizes
-        )
+        submission = Submission(file, find_workspace(*where), values=checked.values)
+        return submission.problems(checked.resolution, checked.sizes)
     except UnknownWorkspace:
         raise
     except UserError as error:

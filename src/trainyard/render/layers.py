@@ -14,7 +14,7 @@ from trainyard.render.values import written
 from trainyard.settings.suggestions import did_you_mean
 from trainyard.spec.computes import profile_chain
 from trainyard.spec.diagnostic import Diagnostic, Related, Span, SpecError
-from trainyard.spec.documents import Document, Node, describe, read_document, require_mapping
+from trainyard.spec.documents import Document, Node, describe, read_document, require_faultless
 from trainyard.spec.rule import Rule
 from trainyard.spec.set_arguments import COMMAND_LINE
 
@@ -38,9 +38,7 @@ class Layers:
     @property
     def written_data(self) -> dict[str, Any]:
         """The data, whose values know where they were written."""
-        marked = self._marked((), self.data)
-        assert isinstance(marked, dict)
-        return marked
+        return dict(self._marked((), self.data))
 
     def _marked(self, path: KeyPath, value: Any) -> Any:
         if isinstance(value, dict):
@@ -113,7 +111,7 @@ def read_layers(
     project: Project, name: str, settings: Mapping[str, object], read: Callable[[Path], Document] = read_document
 ) -> Layers:
     """Read a profile and what it extends. Raises SpecError for unreadable files, unknown names and cycles."""
-    documents = list(profile_chain(project.profiles, name, lambda file: _without_problems(read(file))))
+    documents = list(profile_chain(project.profiles, name, lambda file: require_faultless(read(file))))
     if (extended := documents[-1].root.get("extends")) is not None:
         raise SpecError(_broken_chain(project, extended, documents))
     layers = Layers(tuple(document.file for document in documents))
@@ -124,13 +122,6 @@ def read_layers(
     for dotted_key, value in settings.items():
         layers.lay_setting_over(dotted_key, value)
     return layers
-
-
-def _without_problems(document: Document) -> Document:
-    require_mapping(document)
-    if document.problems:
-        raise SpecError(document.problems)
-    return document
 
 
 def _broken_chain(project: Project, extended: Node, documents: list[Document]) -> Diagnostic:

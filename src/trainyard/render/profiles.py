@@ -27,6 +27,7 @@ from trainyard.render.values import origin_of, written
 from trainyard.settings.suggestions import did_you_mean
 from trainyard.spec.diagnostic import Diagnostic, SpecError
 from trainyard.spec.documents import Document, read_document
+from trainyard.spec.parsed import is_remote
 from trainyard.spec.set_arguments import COMMAND_LINE
 
 # What an Azure image for machine learning sets for its GPUs' libraries, and what only the host has: NCCL's topology
@@ -226,7 +227,7 @@ def _environment_problems(project: Project, layers: Layers) -> Iterator[Diagnost
             hint = did_you_mean(step, steps)
             yield layers.problem(("environment", step), rules.PROFILE_KEY, f"unknown step '{step}'", hint, at_key=True)
     for path, value in stated.items():
-        if not is_environment_reference(value) and value not in own:
+        if not is_remote(value) and value not in own:
             message = f"'{value}' is neither a reference (azureml:…) nor an environment of templates/environments/"
             yield layers.problem(path, rules.UNKNOWN_ENVIRONMENT, message, did_you_mean(value, own))
 
@@ -251,11 +252,6 @@ def _settings_file_problems(project: Project, layers: Layers) -> Iterator[Diagno
         existing = [project.shown(each) for each in sorted((project.root / "settings").glob("*.yaml"))]
         message = f"there is no {file}, which says what pipelines/{pipeline}.yaml trains"
         yield layers.problem(path, rules.PROFILE_VALUE, message, did_you_mean(file, existing))
-
-
-def is_environment_reference(text: str) -> bool:
-    """Whether an environment is a reference to Azure ML, rather than a template of the project."""
-    return text.startswith("azureml:")
 
 
 def _assemble(name: str, layers: Layers, settings: Mapping[str, object]) -> Profile:

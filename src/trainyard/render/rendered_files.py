@@ -15,7 +15,7 @@ import json
 import re
 import shlex
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -119,9 +119,11 @@ def files_on_disk(project: Project, root: Path) -> list[FileOnDisk]:
 
     A copy under another name belongs to whoever made it, and is left out.
     """
+    folders = sorted(path.name for path in project.templates.iterdir() if path.is_dir())
     return [
         found
-        for path in _candidates(project, root)
+        for folder in folders
+        for path in sorted(path for path in (root / folder).rglob("*") if path.is_file())
         if (found := read_rendered(path)) is not None
         if path == root / found.header.template.removesuffix(SUFFIX)
     ]
@@ -155,12 +157,6 @@ def rendered_for(
     [(most_common, _)] = Counter(file.header.arguments for file in found).most_common(1)
     header = headers[most_common]
     return header.profile, {**header.settings, **(settings or {})}
-
-
-def _candidates(project: Project, root: Path) -> Iterator[Path]:
-    folders = sorted(path.name for path in project.templates.iterdir() if path.is_dir())
-    for folder in folders:
-        yield from sorted(path for path in (root / folder).rglob("*") if path.is_file())
 
 
 _FORMAT = "trainyard.rendered_files/1"

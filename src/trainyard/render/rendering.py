@@ -15,7 +15,7 @@ from jinja2 import Environment
 
 from trainyard.project_files import read_text
 from trainyard.render import rules
-from trainyard.render.profiles import Profile, is_environment_reference, load_profile
+from trainyard.render.profiles import Profile, load_profile
 from trainyard.render.project import Project
 from trainyard.render.rendered_files import JSON_BEGINNING, JSON_SUFFIX, Header, header_line, rendered_for
 from trainyard.render.source_maps import SourceMap, map_sources
@@ -28,9 +28,10 @@ from trainyard.render.templates import (
     template_names,
 )
 from trainyard.render.tuning import trial_settings, tuning_proposal
-from trainyard.render.values import origin_of, written
+from trainyard.render.values import as_written
 from trainyard.spec.diagnostic import Diagnostic, Related, Span, SpecError
 from trainyard.spec.documents import parse_document
+from trainyard.spec.parsed import is_remote
 
 
 @dataclass(frozen=True)
@@ -144,15 +145,15 @@ def context_of(project: Project, profile: Profile, root: Path, template: str) ->
     def environment_for(step: str) -> str:
         """Return a component's environment: a reference, or the file of one that is rendered too."""
         named = profile.environment_of(step)
-        if is_environment_reference(named):
+        if is_remote(named):
             return named
         file = Path(os.path.relpath(root / "environments" / f"{named}.yaml", folder)).as_posix()
-        return _as_written(named, f"file:{file}")
+        return as_written(f"file:{file}", named)
 
     def data_path(path: str) -> str:
         """Return an address in Azure ML unchanged, a folder of the project relative to the rendered file."""
-        is_address = is_environment_reference(path) or "://" in path
-        return path if is_address else _as_written(path, path_to(path))
+        is_address = is_remote(path) or "://" in path
+        return path if is_address else as_written(path_to(path), path)
 
     return {
         "profile": profile,
@@ -163,11 +164,6 @@ def context_of(project: Project, profile: Profile, root: Path, template: str) ->
         "trial_settings": partial(trial_settings, project),
         "tuning_proposal": partial(tuning_proposal, profile),
     }
-
-
-def _as_written(original: str, text: str) -> str:
-    changed: str = written(text, origin_of(original))
-    return changed
 
 
 def _check_form(rendered: RenderedFile, project: Project) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from trainyard.errors import UsageError
 from trainyard.render.values import yaml_scalar
 from trainyard.spec.diagnostic import SpecError
-from trainyard.spec.documents import parse_document, read_document, require_mapping
+from trainyard.spec.documents import parse_document, read_document, require_faultless
 from trainyard.spec.set_arguments import COMMAND_LINE, printable, split_settings
 
 # Control characters, halves of characters (bytes that are not UTF-8), separators of lines and of paragraphs.
@@ -36,11 +36,7 @@ def read_applied(file: Path) -> dict[str, object]:
 
     if not file.exists():
         raise UsageError(f"--apply {file}: no such file")
-    document = read_document(file)
-    require_mapping(document)
-    if document.problems:
-        raise SpecError(document.problems)
-    settings: dict[str, object] = dict(leaves_of(document.data))
+    settings: dict[str, object] = dict(leaves_of(require_faultless(read_document(file)).data))
     if not settings:
         raise UsageError(f"--apply {file}: no settings; expected keys of a profile, such as `nodes: 4`")
     for key, value in settings.items():

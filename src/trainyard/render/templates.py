@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import fields, is_dataclass
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,7 @@ from jinja2.bccache import Bucket, BytecodeCache
 from jinja2.environment import TemplateModule
 from jinja2.exceptions import SecurityError, UndefinedError
 from jinja2.filters import FILTERS as JINJA_FILTERS
-from jinja2.loaders import BaseLoader
+from jinja2.loaders import FunctionLoader
 from jinja2.runtime import BlockReference, LoopContext
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.tests import TESTS as JINJA_TESTS
@@ -35,7 +35,8 @@ from trainyard.render import rules
 from trainyard.render.profiles import Cluster, Profile
 from trainyard.render.project import Project
 from trainyard.render.steps import StepDescription
-from trainyard.render.values import origin_of, wrap, written, yaml_list, yaml_scalar, yaml_sentence
+from trainyard.render.values import as_written, wrap, yaml_list, yaml_scalar, yaml_sentence
+from trainyard.settings.files import is_file_within
 from trainyard.settings.step_fields import StepField
 from trainyard.settings.suggestions import did_you_mean
 from trainyard.settings.task_fields import TaskError
@@ -80,18 +81,12 @@ class _Undefined(StrictUndefined):
         super().__init__(hint, obj, name, fails)
 
 
-class _ProjectLoader(BaseLoader):
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def get_source(self, environment: Any, template: str) -> tuple[str, str, None]:
-        path = self.folder / template
-        if not path.is_file() or not path.resolve().is_relative_to(self.folder.resolve()):
-            raise TemplateNotFound(template)
-        try:
+def _source_of(folder: Path, template: str) -> tuple[str, str, None] | None:
+    path = folder / template
+    with suppress(OSError):
+        if is_file_within(path, folder):
             return read_text(path), str(path), None
-        except OSError:
-            raise TemplateNotFound(template) from None
+    return None
 
 
 class CompiledTemplates(BytecodeCache):
@@ -126,7 +121,7 @@ class TemplateSet(ImmutableSandboxedEnvironment):
 
     def __init__(self, project: Project, compiled: CompiledTemplates = _COMPILED, **options: Any) -> None:
         super().__init__(
-            loader=_ProjectLoader(project.templates),
+            loader=FunctionLoader(partial(_source_of, project.templates)),
             undefined=_Undefined,
             keep_trailing_newline=True,
             trim_blocks=True,
@@ -194,14 +189,8 @@ def _lines_outside_blocks(body: Iterable[nodes.Node]) -> Iterator[int]:
             yield from _lines_outside_blocks(node.iter_child_nodes())
 
 
-def _yaml(value: object) -> str:
-    """Return a value as YAML that keeps its origin."""
-    text: str = written(yaml_scalar(value), origin_of(value))
-    return text
-
-
 _OWN_FILTERS: dict[str, Callable[..., Any]] = {
-    "yaml": _yaml,
+    "yaml": lambda value: as_written(yaml_scalar(value), value),
     "yaml_list": yaml_list,
     "yaml_sentence": yaml_sentence,
     "wrap": wrap,

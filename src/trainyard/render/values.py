@@ -63,6 +63,12 @@ def origin_of(value: Any) -> Span | None:
     return value.origin if isinstance(value, (WrittenText, WrittenInteger, WrittenNumber)) else None
 
 
+def as_written(text: str, original: object) -> str:
+    """Return text that was made of a value, with the origin of that."""
+    marked: str = written(text, origin_of(original))
+    return marked
+
+
 def yaml_scalar(value: object) -> str:
     """Return a scalar as YAML: quoted only if necessary, floats never in a form that YAML 1.1 takes for text."""
     if value is None:

@@ -151,27 +151,17 @@ def read_job_results(output_folders: Mapping[str, Path]) -> JobResults:
     """Return the results in a job's outputs, given as folders by port."""
     folders = [folder for folder in output_folders.values() if folder.is_dir()]
     notes: list[str] = []
+
+    def read(name: str, known_format: str, parse: Callable[[dict[str, Any]], Parsed]) -> Parsed | None:
+        return _document(folders, name, known_format, parse, notes)
+
     return JobResults(
         metrics=_metrics(folders, notes),
-        settings=_document(
-            folders,
-            "settings.json",
-            "trainyard.settings/1",
-            lambda document: read_dataclass(TrainingSettings, document, "settings"),
-            notes,
-        ),
-        evaluation=_document(folders, "evaluation.json", EVALUATION_FORMAT, _evaluation, notes),
-        confusion_matrix=_document(
-            folders, "confusion_matrix.json", "trainyard.confusion_matrix/1", _confusion_matrix, notes
-        ),
-        dataset=_document(folders, "manifest.json", "trainyard.dataset/1", _dataset, notes),
-        speeds=_document(
-            folders,
-            "autotune.json",
-            "trainyard.autotune/1",
-            lambda document: tuple(sorted(s for t in document["trials"] if (s := float(t["samples_per_second"])) > 0)),
-            notes,
-        ),
+        settings=read("settings.json", "trainyard.settings/1", _settings),
+        evaluation=read("evaluation.json", EVALUATION_FORMAT, _evaluation),
+        confusion_matrix=read("confusion_matrix.json", "trainyard.confusion_matrix/1", _confusion_matrix),
+        dataset=read("manifest.json", "trainyard.dataset/1", _dataset),
+        speeds=read("autotune.json", "trainyard.autotune/1", _speeds),
         wrong_samples=next(filter(None, (_wrong_samples(folder, notes) for folder in folders)), None),
         notes=tuple(notes),
     )
@@ -201,6 +191,14 @@ def _document(
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RecursionError):
             notes.append(f"{name} is ignored: it is not a valid {known_format}.")
     return None
+
+
+def _settings(document: dict[str, Any]) -> TrainingSettings:
+    return read_dataclass(TrainingSettings, document, "settings")
+
+
+def _speeds(document: dict[str, Any]) -> tuple[float, ...]:
+    return tuple(sorted(speed for each in document["trials"] if (speed := float(each["samples_per_second"])) > 0))
 
 
 def _evaluation(document: dict[str, Any]) -> Evaluation:

@@ -321,10 +321,8 @@ def _evaluation_lines(evaluation: Evaluation) -> Iterator[tuple[str, str]]:
         detail = (bits + before).removeprefix("; ")
         yield f"{split} perplexity", f"{figures['perplexity']:.2f}" + (f" ({detail})" if detail else "")
     elif figures:
-        yield (
-            split,
-            ", ".join(f"{each.label} {each.value}" + (f" ({each.before})" if each.before else "") for each in shown),
-        )
+        texts = (f"{each.label} {each.value}" + (f" ({each.before})" if each.before else "") for each in shown)
+        yield split, ", ".join(texts)
     if evaluation.generated is not None:
         printable = "".join(c if c.isprintable() else " " for c in evaluation.generated.continuation)
         yield "it writes", "…" + quantities.cut(" ".join(printable.split()), _LONGEST_SAMPLE + 1)

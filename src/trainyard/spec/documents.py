@@ -315,6 +315,14 @@ def require_mapping(document: Document) -> None:
         raise SpecError(NOT_A_MAPPING.at(document.root.span, message, hint=hint))
 
 
+def require_faultless(document: Document) -> Document:
+    """Return a mapping that was read without problems; raise SpecError for any other document."""
+    require_mapping(document)
+    if document.problems:
+        raise SpecError(document.problems)
+    return document
+
+
 def describe(data: Any) -> str:
     """A value's kind in words that a message can use: `a list`, `the text 'x'`, `nothing`."""
     if data is None:

@@ -204,10 +204,8 @@ class JobUse:
     @property
     def _declared(self) -> Mapping[str, Port] | None:
         """The inputs that are declared, None if they are unknown."""
-        code = code_of(self.job.component)
-        if code is not None:
-            return code.inputs
-        return self.job.component.inputs if self.job.component is not None else None
+        component = code_of(self.job.component) or self.job.component
+        return component.inputs if component is not None else None
 
     def input(self, name: str) -> Resolved:
         """The value of an input: what the job sets, else its component's default."""

@@ -78,14 +78,13 @@ def read_text(file: Path) -> str:
         reason = (error.strerror or str(error)).lower()
         raise SpecError(UNREADABLE_FILE.at(Span(file), f"cannot be read: {reason}")) from None
     try:
-        text = content.decode("utf-8-sig")
+        return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         before = content[: error.start].decode("utf-8-sig", errors="replace")
         span = _point(file, before)
         message = f"the file is not UTF-8: byte 0x{content[error.start]:02x} is invalid"
         hint = "Save it as UTF-8."
         raise SpecError(WRONG_ENCODING.at(span, message, hint=hint)) from None
-    return text
 
 
 def compose(file: Path, text: str, problems: list[Diagnostic]) -> yaml.Node:

@@ -63,9 +63,8 @@ def run_evaluation(given: GivenSettings[Evaluate]) -> int:
                     sample = task.sample(model.eval(), SampleRequest(split, *how, world.device))
             mistakes = find_mistakes(task, model, split, precision, settings.micro_batch_size, world.device)
         compared_with, before = task.untrained_is, task.untrained_figures(sums)
-        has_base_model = settings.base_model is not None and chosen.takes_base_model
-        if has_base_model and settings.compare_with_base_model and compared_with == "guessing":
-            assert settings.base_model is not None
+        is_comparable = chosen.takes_base_model and compared_with == "guessing"
+        if settings.base_model is not None and settings.compare_with_base_model and is_comparable:
             del model  # that device memory holds one of them is enough
             load_base = chosen.starting_from(find_model(settings.base_model)).on(manifest).new_model
             base_model = shard_to_evaluate(load_base, world) if settings.shard_model else load_base().to(world.device)

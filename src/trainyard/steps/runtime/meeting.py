@@ -261,8 +261,7 @@ def _address_towards(address: str) -> str | None:
     """Return this machine's address on the route to another, or None. Nothing is sent."""
     with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
         asking.connect((address, 9))
-        own: str = asking.getsockname()[0]
-        return own
+        return str(asking.getsockname()[0])
     return None
 
 
