@@ -83,21 +83,18 @@ def keep_runs_out_of_snapshots(pipeline: PipelineComponent, run_folder: Path | N
         is_ignored, _ = ignore_rule(code)
         if is_ignored(f"{inside}/runs/run.json"):
             continue
-        existing = ignore_file(code)
+        upload = f"Azure ML would upload {short(private)} with the code of {job}"
+        existing, new = ignore_file(code), code / ".amlignore"
         if existing is not None:
-            message = (
-                f"Azure ML would upload {short(private)} with the code of {job}; add {inside}/ to {short(existing)}"
-            )
-            click.echo(f"warning: {message}", err=True)
+            click.echo(f"warning: {upload}; add {inside}/ to {short(existing)}", err=True)
             continue
-        new = code / ".amlignore"
         text = f"# Runs on this machine do not belong to a job's code.\n/{inside}/\n"
         try:
             write_text(new, text, root_of([private]))
         except OutsideRoot as error:
-            click.echo(f"warning: Azure ML would upload {short(private)} with the code of {job}: {error}", err=True)
-            continue
-        click.echo(f"wrote {short(new)}: Azure ML would upload {short(private)} with the code of {job}", err=True)
+            click.echo(f"warning: {upload}: {error}", err=True)
+        else:
+            click.echo(f"wrote {short(new)}: {upload}", err=True)
 
 
 def list_snapshots(pipeline: PipelineComponent) -> None:
