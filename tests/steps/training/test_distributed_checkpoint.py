@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from base_models import make_llama
-from forked_ranks import RankServer
+from forked_ranks import forked_ranks
 from rank_processes import training_arguments
 
 from trainyard.steps.data.dataset.manifest import read_manifest
@@ -66,8 +66,8 @@ def rows(text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
-@pytest.fixture
-def train(text: Path, llama: Path, server: RankServer) -> Train:
+@pytest.fixture(scope="module")
+def train(text: Path, llama: Path) -> Train:
     """Trains into a folder up to a step, and returns the losses of the steps that were taken."""
 
     def run(out: Path, last_step: int, *more: object, world_size: int = 2) -> list[float]:
@@ -75,7 +75,7 @@ def train(text: Path, llama: Path, server: RankServer) -> Train:
         rate = ("--learning-rate", RATE, "--learning-rate-schedule", "constant", "--warmup-steps", 0)
         logged = ("--log-every-steps", 1, "--max-steps", last_step, *more)
         arguments = training_arguments(text, out, "language_modeling", *flags, *rate, *logged)
-        exit_codes, outputs = server.run("train_fsdp", arguments, world_size)
+        exit_codes, outputs = forked_ranks().run("train_fsdp", arguments, world_size)
         assert exit_codes == [0] * world_size, outputs
         lines = (out / "metrics" / "metrics.jsonl").read_text().splitlines()
         return [json.loads(line)["loss"] for line in lines]
@@ -83,57 +83,83 @@ def train(text: Path, llama: Path, server: RankServer) -> Train:
     return run
 
 
+@pytest.fixture(scope="module")
+def whole(train: Train, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[float]]:
+    """An undisturbed training, and its losses."""
+    out = tmp_path_factory.mktemp("whole")
+    return out, train(out, STEPS, "--checkpoint-every-steps", STEPS // 2)
+
+
+@pytest.fixture(scope="module")
+def first_step(train: Train, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A training that took one step, to copy."""
+    out = tmp_path_factory.mktemp("first")
+    train(out, 1)
+    return out
+
+
 @pytest.mark.parametrize("with_adapter", [False, True])
 def test_a_training_continues_from_its_exported_checkpoint_with_the_same_bits(
-    tmp_path: Path, train: Train, run_script: Callable[..., None], with_adapter: bool
+    tmp_path: Path,
+    train: Train,
+    whole: tuple[Path, list[float]],
+    first_step: Path,
+    run_script: Callable[..., None],
+    with_adapter: bool,
 ) -> None:
-    undisturbed = train(tmp_path / "whole", STEPS, "--checkpoint-every-steps", STEPS // 2)
-    train(tmp_path / "again", 1)
+    undisturbed, losses = whole
+    again = shutil.copytree(first_step, tmp_path / "again")
     (tmp_path / "names.py").write_text(RENAMED)
     more = ("--adapter", f"{tmp_path / 'names.py'}:adapter") if with_adapter else ()
-    middle = f"step-{STEPS // 2:08d}"
-    run_script("export-training", tmp_path / "whole" / "checkpoints" / middle, tmp_path / "dcp", *more)
-    run_script("import-training", tmp_path / "dcp", tmp_path / "again" / "checkpoints", *more)
+    middle = Path("checkpoints", f"step-{STEPS // 2:08d}")
+    run_script("export-training", undisturbed / middle, tmp_path / "dcp", *more)
+    run_script("import-training", tmp_path / "dcp", again / "checkpoints", *more)
     read = runpy.run_path(str(SCRIPT))["SavedTraining"].read
-    before, after = (read(tmp_path / name / "checkpoints" / middle) for name in ("whole", "again"))
+    before, after = (read(folder / middle) for folder in (undisturbed, again))
     assert before.tensors.keys() == after.tensors.keys()
     assert all(torch.equal(before.tensors[key], after.tensors[key]) for key in before.tensors)
-    assert train(tmp_path / "again", STEPS)[-STEPS // 2 :] == undisturbed[STEPS // 2 :]
+    assert train(again, STEPS)[-STEPS // 2 :] == losses[STEPS // 2 :]
 
 
-def run_plain(server: RankServer, rows: Path, llama: Path, out: Path, **options: object) -> list[float]:
+def run_plain(rows: Path, llama: Path, out: Path, **options: object) -> list[float]:
     given = json.dumps({"first_step": 1, "last_step": STEPS, "lr": RATE, "flat": False} | options)
-    exit_codes, outputs = server.run("plain_fsdp", [rows, llama, out, given], 2)
+    exit_codes, outputs = forked_ranks().run("plain_fsdp", [rows, llama, out, given], 2)
     assert exit_codes == [0, 0], outputs
     losses: list[float] = json.loads((out / "losses.json").read_text())
     return losses
+
+
+@pytest.fixture(scope="module")
+def by_plain_torch(rows: Path, llama: Path, tmp_path_factory: pytest.TempPathFactory) -> list[float]:
+    """The losses of an undisturbed training."""
+    return run_plain(rows, llama, tmp_path_factory.mktemp("plain"))
 
 
 @pytest.mark.parametrize("flat", [False, True])
 def test_plain_torch_and_a_training_here_continue_each_others_training(
     tmp_path: Path,
     train: Train,
+    first_step: Path,
+    by_plain_torch: list[float],
     run_script: Callable[..., None],
-    server: RankServer,
     rows: Path,
     llama: Path,
     flat: bool,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    for name in ("whole", "begun", "continued"):
+    for name in ("begun", "continued"):
         (tmp_path / name).mkdir()
-    expected = run_plain(server, rows, llama, tmp_path / "whole")
-    run_plain(server, rows, llama, tmp_path / "begun", last_step=STEPS // 2, flat=flat)
-    train(tmp_path / "here", 1)
+    run_plain(rows, llama, tmp_path / "begun", last_step=STEPS // 2, flat=flat)
+    shutil.copytree(first_step, tmp_path / "here")
     run_script("import-training", tmp_path / "begun" / "dcp", tmp_path / "here" / "checkpoints")
     assert "warning" not in capsys.readouterr().out
     found = train(tmp_path / "here", STEPS, world_size=1 if flat else 2)
-    assert found[-STEPS // 2 :] == pytest.approx(expected[STEPS // 2 :], rel=1e-6)
+    assert found[-STEPS // 2 :] == pytest.approx(by_plain_torch[STEPS // 2 :], rel=1e-6)
 
     first = tmp_path / "here" / "checkpoints" / f"step-{STEPS // 2:08d}"
     run_script("export-training", first, tmp_path / "continued" / "from")
-    continued = run_plain(server, rows, llama, tmp_path / "continued", first_step=STEPS // 2 + 1, flat=flat)
-    assert continued == pytest.approx(expected[STEPS // 2 :], rel=1e-6)
+    continued = run_plain(rows, llama, tmp_path / "continued", first_step=STEPS // 2 + 1, flat=flat)
+    assert continued == pytest.approx(by_plain_torch[STEPS // 2 :], rel=1e-6)
 
 
 def test_what_cannot_be_imported_is_refused(

@@ -50,10 +50,15 @@ def check(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 @pytest.mark.slow
 @pytest.mark.usefixtures("jobs_are_forked")
 def test_the_check_kills_a_training_and_compares_it_with_one_that_ended_by_itself(
-    check: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    check: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["gpu_check.py", "--without-gpu", "--only", "killed and resumed"])
-    monkeypatch.setattr(check, "STEPS", 5)  # a step takes a CPU long
+    # A step takes a CPU long: few steps, of short rows of a short text.
+    monkeypatch.setattr(check, "STEPS", 5)
+    for number in range(40):
+        (tmp_path / f"{number}.txt").write_text("The quick brown fox jumps over the lazy dog. " * 8)
+    text = ("prepare_text", "--source", str(tmp_path), "--vocabulary-size", "300", "--sequence-length", "32")
+    monkeypatch.setitem(check.PREPARED, "text", text)
     exit_code = check.main()
     printed = capsys.readouterr().out
     assert exit_code == 0, printed
