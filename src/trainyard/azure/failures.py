@@ -83,8 +83,6 @@ def in_words(error: Exception, workspace: Workspace, file: Path | None) -> UserE
         ServiceResponseError,
     )
 
-    if isinstance(error, UserError):
-        return error
     if isinstance(error, json.JSONDecodeError):
         return UserError(f"no answer from Azure: what came instead is not JSON; {_NETWORK_HINT}")
     if not isinstance(error, AzureError):

@@ -109,11 +109,13 @@ def parse_expressions(text: str) -> tuple[Segment, ...]:
     segments: list[Segment] = []
     position = 0
     while (opening := _OPENING.search(text, position)) is not None:
-        _append_literal(segments, text[position : opening.start()])
+        if opening.start() > position:
+            segments.append(Literal(text[position : opening.start()]))
         segment = _binding(text, opening.start()) if opening[0] == "${{" else _optional_part(text, opening.start())
         segments.append(segment)
         position = segment.end
-    _append_literal(segments, text[position:])
+    if position < len(text):
+        segments.append(Literal(text[position:]))
     return tuple(segments)
 
 
@@ -173,11 +175,6 @@ def written(segments: Iterable[Segment]) -> str:
         f"$[[{written(segment.segments)}]]" if isinstance(segment, OptionalPart) else segment.text
         for segment in segments
     )
-
-
-def _append_literal(segments: list[Segment], text: str) -> None:
-    if text:
-        segments.append(Literal(text))
 
 
 def _binding(text: str, start: int) -> Binding:

@@ -198,11 +198,11 @@ class JobUse:
     @property
     def inputs(self) -> dict[str, Resolved]:
         """Every input that the component declares, or that the job sets if the component is unknown."""
-        declared = self._declared
+        declared = self.declared
         return {name: self.input(name) for name in (self.job.inputs if declared is None else declared)}
 
     @property
-    def _declared(self) -> Mapping[str, Port] | None:
+    def declared(self) -> Mapping[str, Port] | None:
         """The inputs that are declared, None if they are unknown."""
         component = code_of(self.job.component) or self.job.component
         return component.inputs if component is not None else None
@@ -224,7 +224,7 @@ class JobUse:
         return Wrong(CYCLE.at(span, message, hint="Bind it to something else."))
 
     def _input(self, name: str) -> Resolved:
-        key, declared = f"jobs.{self.name}.inputs.{name}", self._declared
+        key, declared = f"jobs.{self.name}.inputs.{name}", self.declared
         port = declared.get(name) if declared is not None else None
         value = self._body.resolution.settings.get(key) or self.job.inputs.get(name)
         if declared is not None and port is None:
@@ -248,7 +248,7 @@ class JobUse:
 
     def input_mode(self, name: str) -> str:
         """How data come to the job: as it says itself, else its component, else the pipeline's input. By a mount."""
-        declared, written = (self._declared or {}).get(name), self.job.inputs.get(name)
+        declared, written = (self.declared or {}).get(name), self.job.inputs.get(name)
         data = written.data if written is not None else None
         own = data.get("mode") if isinstance(data, dict) else None
         bound = name_bound(data, "parent.inputs") if isinstance(data, str) else None
@@ -289,7 +289,7 @@ class JobUse:
         found = self.step_settings.value(name) if self.step_settings is not None else None
         if found is not None:
             return found
-        if name in (self._declared or {}):
+        if name in (self.declared or {}):
             return self.input(name)
         return Known(None, Value(None, self.job.key_span))
 

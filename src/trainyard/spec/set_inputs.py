@@ -17,7 +17,7 @@ from trainyard.settings.written_settings import OVERRIDES, keys_of_file, value_o
 from trainyard.spec.diagnostic import Span, SpecError
 from trainyard.spec.documents import Value, parse_document
 from trainyard.spec.findings import DocumentStore
-from trainyard.spec.model import Pipeline, Port, Sweep, code_of
+from trainyard.spec.model import Pipeline, Port, Sweep
 from trainyard.spec.parsed import is_address
 from trainyard.spec.resolution import JobUse, Resolution
 from trainyard.spec.resolved import Wrong, settled
@@ -105,9 +105,7 @@ def _settable(pipeline: Pipeline) -> dict[str, Port]:
     """Every input that `--set` can name, by its key."""
     ports = {f"inputs.{name}": port for name, port in pipeline.inputs.items()}
     for use in Resolution(pipeline).uses.values():
-        code = code_of(use.job.component)
-        declared = code.inputs if code is not None else use.job.declared_inputs or {}
-        ports |= {f"jobs.{use.name}.inputs.{name}": port for name, port in declared.items()}
+        ports |= {f"jobs.{use.name}.inputs.{name}": port for name, port in (use.declared or {}).items()}
     return ports
 
 
