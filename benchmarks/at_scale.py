@@ -6,14 +6,16 @@
 For each number of ranks, each rank's files, ranges and messages are computed by the code that a training runs, on
 tensors without memory and on headers of files that were never written. FSDP shards over all ranks; HSDP over 8, with as
 many replicas as there are. Printed is the most of any rank, and the total over all as a multiple of the model (bf16) or
-of the state (weights and AdamW's moments, fp32). What is restored includes the verification. Bars: totals of at most
-1.1, and no more files or bytes per rank at 512 ranks than at 8.
+of the state (weights and AdamW's moments, fp32). A start is one with weights in the model's folder, or with new ones
+(fp32), of which one rank of 512 draws its part here, in "draw_seconds". What is restored includes the verification.
+Bars: totals of at most 1.1, and no more files or bytes per rank at 512 ranks than at 8.
 
-First, so many real processes start, save, restore and write a small model together, with FSDP and with HSDP, as nodes
-of 8 ranks. What they restored must be what they saved, what they read (by /proc/self/io) at most 1.1 times the state,
-and what they wrote the bytes of transformers' own files. Their sockets are counted, and with FSDP at most as many as
-computed. So are those of ranks with GPUs, but for NCCL's: as many processes have the host groups of a training and its
-checkpoints, and a default group that connects nobody. Rank 0 also has a connection of each rank to its store.
+First, so many real processes start with new weights, save, restore and write a small model together, with FSDP and with
+HSDP, as nodes of 8 ranks. What they restored must be what they saved, what they read (by /proc/self/io) at most 1.1
+times the state, and what they wrote the bytes of transformers' own files, of a model that one process drew. Their
+sockets are counted, and with FSDP at most as many as computed. So are those of ranks with GPUs, but for NCCL's: as many
+processes have the host groups of a training and its checkpoints, and a default group that connects nobody. Rank 0 also
+has a connection of each rank to its store.
 
 Computed are also the sockets of up to 512 ranks: at most 300.
 
@@ -63,8 +65,10 @@ from trainyard.steps.training.engines.fsdp import FSDPEngine
 from trainyard.steps.training.engines.shared_model import RowsOfRank, readers_in_turn, without_memory
 from trainyard.steps.training.fragments import MODEL_KEY, OPTIMIZER_KEY, Fragment, named_once
 from trainyard.steps.training.from_transformers import save_model
+from trainyard.steps.training.new_weights import CHUNK_ELEMENTS, chunks
 from trainyard.steps.training.optimizer import OptimizerSettings
 from trainyard.steps.training.samples.plan import Progress
+from trainyard.steps.training.weights_in_files import FileReader, ModelInFiles, model_in_files, with_new_weights
 from trainyard.steps.training.weights_to_files import (
     PlannedFile,
     Saving,
@@ -121,12 +125,15 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         files = planned_files(model, lambda saved: save_model(saved, Path(folder), SHARD_BYTES))
     assert files is not None
+    new = model_in_files(lambda: with_new_weights(lambda: LlamaForCausalLM(LlamaConfig(**SIZES_70B))))
+    assert new is not None
     figures: dict[str, dict[str, Figures]] = {}
     for engine in ("fsdp", "hsdp"):
         for ranks in RANKS:
             shards = ranks if engine == "fsdp" else SHARD_SIZE
             figures[f"{engine} {ranks}"] = found = {
                 "start": _start(model, files, ranks, shards),
+                "new": _start_with_new_weights(new, ranks, shards),
                 **_checkpoint(model, ranks, shards),
                 "write": _write(model, files, ranks, shards),
             }
@@ -136,6 +143,11 @@ def main() -> int:
                 before = figures[f"{engine} {RANKS[0]}"][what]
                 grown = [key for key in ("files", "bytes") if numbers[key] > BAR * before[key]]
                 missed += [f"{engine} {ranks} {what}: more {key} per rank" for key in grown]
+    shard, started = RowsOfRank(1, RANKS[-1]), time.monotonic()
+    for tensor, weight in new.weights.items():
+        FileReader().elements(weight, *shard.elements(tensor.shape))
+    draw_seconds = round(time.monotonic() - started, 1)
+    print(f"a rank of {RANKS[-1]} drew its new weights in {draw_seconds} s")
     sockets = {
         f"{ranks}": {kind: _most_sockets(ranks, on_gpu=kind == "gpu") for kind in ("cpu", "gpu")} for ranks in RANKS
     }
@@ -143,7 +155,8 @@ def main() -> int:
         print(f"sockets of a rank of {ranks}: {_shown(most)}")
     missed += [f"sockets of 512 ranks, {kind}" for kind, most in sockets["512"].items() if most > MOST_SOCKETS]
     print("bars met" if not missed else "bars missed: " + "; ".join(missed))
-    save_results("at_scale", {"ranks": figures, "sockets": sockets, "processes": processes, "missed": missed})
+    found = {"ranks": figures, "draw_seconds": draw_seconds, "sockets": sockets, "processes": processes}
+    save_results("at_scale", {**found, "missed": missed})
     return int(bool(missed))
 
 
@@ -198,6 +211,22 @@ def _start(model: torch.nn.Module, files: list[PlannedFile], ranks: int, shards:
                 opened.add(file_of[name])
         found.append({"files": len(opened), "bytes": read, "bytes_received": got})
     return _most(found, sum(tensor.nbytes for tensor in model.parameters()))
+
+
+def _start_with_new_weights(new: ModelInFiles, ranks: int, shards: int) -> Figures:
+    """What ranks draw of a new model, in whole chunks, and get from other replicas."""
+    turns = readers_in_turn(new.weights, ranks // shards)
+    found = []
+    for rank in range(ranks):
+        shard, drawn, got = RowsOfRank(rank % shards, shards), 0, 0
+        for tensor in new.weights:
+            first, last = shard.elements(tensor.shape)
+            if turns[tensor] != rank // shards:
+                got += last - first
+            else:
+                drawn += len(chunks(first, last)) * CHUNK_ELEMENTS
+        found.append({"files": 0, "elements": drawn, "bytes": 4 * drawn, "bytes_received": 4 * got})
+    return _most(found, sum(tensor.nbytes for tensor in new.module.parameters()))
 
 
 def _fragments(shapes: Shapes, rank: int, ranks: int, shards: int, *, state: bool) -> list[Fragment]:
@@ -285,7 +314,7 @@ def _write(model: torch.nn.Module, files: list[PlannedFile], ranks: int, shards:
 
 def _small_model() -> LlamaForCausalLM:
     torch.manual_seed(0)
-    model = LlamaForCausalLM(LlamaConfig(**SIZES_OF_PROCESSES))
+    model: LlamaForCausalLM = with_new_weights(lambda: LlamaForCausalLM(LlamaConfig(**SIZES_OF_PROCESSES)))
     model.loss_type = "ForCausalLM"
     return model
 

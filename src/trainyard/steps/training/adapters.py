@@ -31,7 +31,7 @@ from trainyard.steps.training.weights_in_files import (
     ModelInFiles,
     NotInFiles,
     model_in_files,
-    weights_may_stay_in_files,
+    weights_may_stay_out,
 )
 from trainyard.steps.training.weights_to_files import Combined, Saving, write_tensors
 
@@ -78,7 +78,7 @@ def new_model(task: Task, settings: Training) -> torch.nn.Module:
     from peft import LoraConfig, inject_adapter_in_model
 
     trained_whole = task.modules_trained_whole(model)
-    if trained_whole and weights_may_stay_in_files():
+    if trained_whole and weights_may_stay_out():
         raise NotInFiles("peft copies the modules that are trained whole")
     if settings.tuning == "qlora":
         _quantize(model)

@@ -20,11 +20,11 @@ from trainyard.steps.runtime.world import World
 from trainyard.steps.training.weights_in_files import (
     WEIGHTS_FILE,
     WEIGHTS_INDEX,
-    NotInFiles,
     leave_in_files,
     only_shapes_are_wanted,
     warn_of_differences,
-    weights_may_stay_in_files,
+    weights_may_stay_out,
+    with_new_weights,
 )
 from trainyard.steps.training.weights_to_files import write_tensors
 
@@ -79,8 +79,6 @@ def new_model(model_type: str, overrides: str | None, needs: ModelNeeds) -> torc
     if (folder := model_folder(model_type)) is not None:
         return _from_folder(folder, settings, needs)
 
-    if weights_may_stay_in_files():
-        raise NotInFiles(model_type)
     from transformers import AutoConfig
 
     _refuse_unknown_type(model_type, needs)
@@ -90,7 +88,11 @@ def new_model(model_type: str, overrides: str | None, needs: ModelNeeds) -> torc
         **needs.settings_of(defaults, has_weights=False),
         **_own_names(settings, defaults),
     }
-    model = _build(model_type, lambda: _from_config(AutoConfig.for_model(model_type, **settings), needs))
+
+    def build() -> Any:
+        return _from_config(AutoConfig.for_model(model_type, **settings), needs)
+
+    model = _build(model_type, lambda: with_new_weights(build))
     config: Any = model.config
     needs.require_fit(config, f"--model-overrides {overrides}: the model")
     return model
@@ -156,7 +158,7 @@ def _from_folder(folder: Path, settings: Mapping[str, Any], needs: ModelNeeds) -
         setattr(config, name, value)
     needs.require_fit(config, f"--model-type {folder}: the model")
     if not with_weights:
-        return _build(str(folder), lambda: _from_config(config, needs))
+        return _build(str(folder), lambda: with_new_weights(lambda: _from_config(config, needs)))
     options = {"config": config, **needs.pretrained_options}
     return _with_weights(folder, config, needs, options, head_may_be_new=needs.head_may_be_new)
 
@@ -169,7 +171,7 @@ def _with_weights(
     def without_weights() -> torch.nn.Module:
         return _build(str(folder), lambda: _from_config(config, needs))
 
-    if weights_may_stay_in_files():
+    if weights_may_stay_out():
         model: torch.nn.Module = leave_in_files(folder, config, without_weights)
         return model
     if only_shapes_are_wanted():

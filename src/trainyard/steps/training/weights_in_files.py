@@ -1,4 +1,5 @@
-"""A model whose weights stay in the safetensors files of its folder, so that each rank reads the part that it holds."""
+"""A model without its weights, so that each rank gets the part that it holds: it reads it in the safetensors files of
+the model's folder, or draws it if the weights are new."""
 
 from __future__ import annotations
 
@@ -21,6 +22,7 @@ from trainyard.settings.quantities import first_names
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.imports import replaced
 from trainyard.steps.runtime.rank_variables import read_rank_variables
+from trainyard.steps.training.new_weights import NewWeight, to_draw
 
 WEIGHTS_FILE = "model.safetensors"
 WEIGHTS_INDEX = "model.safetensors.index.json"
@@ -47,8 +49,8 @@ class NotInFiles(Exception):
     """The files do not hold a model's tensors as they are in the model: it has to be built to have its weights."""
 
 
-class _Asked(Exception):
-    """Ends the building of a model once it is known that weights would be read from a folder."""
+class _Asked(BaseException):
+    """Ends the building of a model once it is known that it can be built without weights."""
 
 
 @dataclass(frozen=True)
@@ -64,21 +66,25 @@ class WeightInFile:
     """The type in the model."""
 
 
+Weight = WeightInFile | NewWeight
+
+
 @dataclass(frozen=True)
 class ModelInFiles:
-    """A model without memory for those of its tensors that are in files."""
+    """A model without memory for those of its tensors that are in files or new."""
 
     module: torch.nn.Module
-    weights: dict[torch.Tensor, WeightInFile]
+    weights: dict[torch.Tensor, Weight]
     """By the tensors on the meta device that stand for them. All others are as they are."""
 
 
-_found: ContextVar[dict[torch.Tensor, WeightInFile] | None] = ContextVar("found", default=None)
-"""While a model is built without the weights that are in files: those found so far, by what stands for them."""
+_found: ContextVar[dict[torch.Tensor, Weight] | None] = ContextVar("found", default=None)
+"""While a model is built without its weights: those found so far, by what stands for them."""
 
 
+@torch.random.fork_rng(devices=[])  # whoever builds the model after all has the random numbers of one who did not ask
 def model_in_files(new_model: Callable[[], torch.nn.Module]) -> ModelInFiles | None:
-    """Return the model without its weights, if all are in files. None if it has to be built, for whatever reason."""
+    """Return the model without its weights, if all are in files or new. None if it has to be built, for any reason."""
     try:
         with _without_weights({}), torch.device("meta"):
             new_model()
@@ -95,8 +101,8 @@ def model_in_files(new_model: Callable[[], torch.nn.Module]) -> ModelInFiles | N
         return None
 
 
-def weights_may_stay_in_files() -> bool:
-    """Return whether a model is to be built without the weights that its folder holds. Its building may end here."""
+def weights_may_stay_out() -> bool:
+    """Return whether a model is to be built without its weights. Its building may end here."""
     if _found.get() is None:
         return False
     if only_shapes_are_wanted():
@@ -115,8 +121,6 @@ def leave_in_files(folder: Path, config: Any, build: Callable[[], Any]) -> Any:
     `build` makes it with new weights, for which there is no memory; buffers that are not in files have their values. In
     the place of each tensor is one of its shape that takes none.
     """
-    all_found = _found.get()
-    assert all_found is not None
     files = _files_by_key(folder)
     if getattr(config, "quantization_config", None) is not None:
         raise NotInFiles("quantized")
@@ -133,11 +137,33 @@ def leave_in_files(folder: Path, config: Any, build: Callable[[], Any]) -> Any:
     _refuse_conversions(model, list(found.values()))
     warn_of_differences(folder, unused=tuple(_unused(model, files.keys() - set().union(*names.values()))))
     weights = _located(found, files, dtype, model)
-    stand_ins = {tensor: _stand_in(tensor) for tensor in weights}
-    replace_tensors(model, stand_ins)
-    all_found.update({stand_ins[tensor]: weight for tensor, weight in weights.items()})
+    _leave_out(model, weights)
     model._weight_conversions = []  # as transformers notes of what it read, for when it is saved
     return model.eval()
+
+
+def with_new_weights(build: Callable[[], Any]) -> Any:
+    """Return the model that `build` returns, with new weights in fp32 that any rank could draw a part of, or without.
+
+    Where that cannot be, as it is built; if it should have no weights, an exception says why.
+    """
+    stay_out = weights_may_stay_out()
+    if only_shapes_are_wanted():
+        return build()
+    try:
+        with _parameters_without_memory():
+            model, weights = to_draw(build)
+    except Exception:
+        if stay_out:
+            raise
+        return build()
+    if stay_out:
+        _leave_out(model, weights)
+    else:
+        reader = FileReader()
+        drawn = {tensor: reader.elements(weight).view(tensor.shape) for tensor, weight in weights.items()}
+        replace_tensors(model, {tensor: of_same_kind(tensor, values) for tensor, values in drawn.items()})
+    return model
 
 
 @lru_cache  # a model may be built several times
@@ -159,9 +185,11 @@ class FileReader:
         """Of the files."""
         self._open: dict[Path, Any] = {}
 
-    def elements(self, weight: WeightInFile, start: int = 0, stop: int | None = None) -> torch.Tensor:
+    def elements(self, weight: Weight, start: int = 0, stop: int | None = None) -> torch.Tensor:
         """Return a range of the flattened tensor, in main memory. Raise StepError if the file cannot be read."""
         stop = math.prod(weight.shape) if stop is None else stop
+        if isinstance(weight, NewWeight):
+            return weight.values(start, stop)
         if start >= stop:
             return torch.empty(0, dtype=weight.dtype)
         width = math.prod(weight.shape[1:])
@@ -179,7 +207,7 @@ class FileReader:
 
 
 @contextmanager
-def _without_weights(found: dict[torch.Tensor, WeightInFile]) -> Iterator[dict[torch.Tensor, WeightInFile]]:
+def _without_weights(found: dict[torch.Tensor, Weight]) -> Iterator[dict[torch.Tensor, Weight]]:
     token = _found.set(found)
     try:
         yield found
@@ -214,7 +242,7 @@ def _parameters_without_memory() -> Iterator[None]:
     register = torch.nn.Module.register_parameter
 
     def register_on_meta(module: torch.nn.Module, name: str, parameter: torch.nn.Parameter | None) -> None:
-        if parameter is not None and not parameter.is_meta:
+        if parameter is not None and parameter.device.type != "meta":
             parameter = torch.nn.Parameter(parameter.detach().to("meta"), parameter.requires_grad)
         register(module, name, parameter)
 
@@ -253,6 +281,14 @@ def _located(
     return weights
 
 
+def _leave_out(model: torch.nn.Module, weights: Mapping[torch.Tensor, Weight]) -> None:
+    """Put a tensor that takes no memory in the place of each of the weights."""
+    stand_ins = {tensor: _stand_in(tensor) for tensor in weights}
+    replace_tensors(model, stand_ins)
+    if (all_found := _found.get()) is not None:
+        all_found.update({stand_ins[tensor]: weight for tensor, weight in weights.items()})
+
+
 def _stand_in(tensor: torch.Tensor) -> torch.Tensor:
     """Return a tensor of the same shape in fp32 that takes no memory. In main memory: peft would follow it to meta."""
     is_floating = tensor.is_floating_point()
@@ -260,7 +296,7 @@ def _stand_in(tensor: torch.Tensor) -> torch.Tensor:
     return of_same_kind(tensor, value.expand(tensor.shape))
 
 
-def _on_meta(model: torch.nn.Module, weights: dict[torch.Tensor, WeightInFile]) -> dict[torch.Tensor, WeightInFile]:
+def _on_meta(model: torch.nn.Module, weights: dict[torch.Tensor, Weight]) -> dict[torch.Tensor, Weight]:
     """Replace what stands for weights by tensors on the meta device. NotInFiles if something was made from it."""
     present = {tensor for owner in model.modules() for _, _, tensor in own_tensors(owner)}
     if not weights or not weights.keys() <= present:

@@ -35,7 +35,8 @@ from trainyard.steps.runtime.imports import replaced
 from trainyard.steps.training.engines.engine import Engine
 from trainyard.steps.training.engines.shared_model import without_memory
 from trainyard.steps.training.fragments import MODEL_KEY, Fragment, tensors_of
-from trainyard.steps.training.weights_in_files import DTYPES_IN_FILES, FileReader, WeightInFile
+from trainyard.steps.training.new_weights import storage_id
+from trainyard.steps.training.weights_in_files import DTYPES_IN_FILES, FileReader, Weight
 
 _TYPE_NAMES = {dtype: name for name, dtype in DTYPES_IN_FILES.items()}
 _LENGTH_BYTES, _ALIGNMENT_BYTES = 8, 8
@@ -70,7 +71,7 @@ class PlannedFile:
 class Combined:
     """What a tensor in a file is made of, where the ranks hold it in another form."""
 
-    parts: Mapping[str, tuple[int, ...] | WeightInFile]
+    parts: Mapping[str, tuple[int, ...] | Weight]
     """The tensors of the ranks' model with their shapes, and those that are read from files."""
     combine: Callable[[Sequence[torch.Tensor]], torch.Tensor]
     """Returns the tensor, given the values of the parts."""
@@ -141,11 +142,6 @@ class _Plan(TorchDispatchMode):
         offset = int(tensor.storage_offset() - whole.storage_offset())
         start, stop = offset + start, offset + stop
         return (origin, start) if isinstance(origin, str) else self._source(origin, start, stop)
-
-
-def storage_id(tensor: torch.Tensor) -> int:
-    """Return what distinguishes a tensor's storage from others, on the meta device too."""
-    return int(tensor.untyped_storage()._cdata)
 
 
 def write_tensors(tensors: Mapping[str, torch.Tensor], file: Path) -> None:

@@ -31,6 +31,7 @@ from trainyard.steps.training.checkpoints.saving import HostCopy, in_thread, wri
 from trainyard.steps.training.checkpoints.state_files import RANDOM_PREFIX, in_file_order, share_to_write
 from trainyard.steps.training.engines.engine import Engine
 from trainyard.steps.training.fragments import Fragment
+from trainyard.steps.training.new_weights import SCHEME
 from trainyard.steps.training.randomness import random_state
 from trainyard.steps.training.samples.plan import Progress
 from trainyard.steps.training.validation import Metric
@@ -66,6 +67,7 @@ class Checkpoints:
         self.is_engine_damaged = False
         """Whether the engine holds parts of a checkpoint that proved to be damaged, and of no other one."""
         self._folder, self._world, self._identity = folder, world, identity
+        self._new_weights: int | None = SCHEME
         self._identity_defaults, self._settings = identity_defaults or {}, settings or {}
         self._went_back_to: str | None = None
         self._keep, self._best_by, self._asynchronous = keep, best_by, asynchronous
@@ -105,6 +107,7 @@ class Checkpoints:
         restore(folder, commit, engine, self._ranks, self._world.device, seed)
         if warning := changed_settings(commit.settings, self._settings):
             self._world.log(warning)
+        self._new_weights = commit.new_weights
         if folder == step_folder(self._folder, commit.progress.step):
             self._committed = commit.progress
         is_comparable = all(commit.settings.get(name) == self._settings.get(name) for name in _OF_FIGURES)
@@ -181,6 +184,7 @@ class Checkpoints:
             best_figure=self._best,
             is_best=is_best,
             settings=self._settings,
+            new_weights=self._new_weights,
             went_back_to=self._went_back_to,
         )
         folder = step_folder(self._folder, progress.step)

@@ -49,6 +49,8 @@ class Commit:
     """Whether this checkpoint has that figure."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """What else the numbers depend on; it may change when a training is resumed."""
+    new_weights: int | None = None
+    """The scheme by which the training's new weights were drawn. None of one that began before there was any."""
     went_back_to: str | None = None
     """The name of the sibling folder that --resume told its training to go back to."""
     files: Mapping[str, SavedFile] = field(default_factory=dict)

@@ -1,8 +1,8 @@
 """A model that all ranks share: brought to every rank as an engine is built, a part at a time.
 
-Where a model's weights are in files, each rank reads a part of them; else rank 0 builds the model and sends it. No node
-holds the model more than once in main memory, except while every rank builds one of the few models that cannot be built
-without memory.
+Where a model's weights are in files, each rank reads a part of them; where they are new, it draws a part; else rank 0
+builds the model and sends it. No node holds the model more than once in main memory, except while every rank builds one
+of the few models that cannot be built without memory.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 
+from trainyard.settings.quantities import memory
 from trainyard.steps.runtime.world import World
+from trainyard.steps.training.fragments import tensors_of
 from trainyard.steps.training.weights_in_files import (
     FileReader,
     ModelInFiles,
@@ -24,6 +26,9 @@ from trainyard.steps.training.weights_in_files import (
     own_tensors,
     replace_tensors,
 )
+
+_LARGE_BYTES = 10**9
+"""Of a model of which it is worth saying that one rank holds it."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +57,7 @@ def shared_model(
     still_at_work: Callable[[], None],
     shard: RowsOfRank | None = None,
 ) -> SharedModel:
-    """Return a new model for all ranks: read by all of them where its weights are in files, else built by rank 0.
+    """Return a new model for all ranks: read or drawn by all of them if possible, else built by rank 0.
 
     A rank that holds a shard may get only these rows of each parameter; then the values of the others are undefined.
     Every rank calls it.
@@ -62,22 +67,26 @@ def shared_model(
         built: list[torch.nn.Module] = []
         world.let_some_work(lambda: built.append(new_model()), still_at_work, works=world.is_main)
         found = ModelInFiles(built[0] if built else without_memory(new_model), {})
+        if (size := sum(tensor.nbytes for tensor in tensors_of(found.module).values())) >= _LARGE_BYTES:
+            world.log(
+                f"rank 0 has built the whole model, {memory(size)} of main memory, and sends it to the other ranks"
+            )
     return SharedModel(found, world, still_at_work, shard)
 
 
 class SharedModel:
     """A model that reaches every rank part by part, so that an engine can shard one before the next arrives.
 
-    What is in files is read: this rank's rows, or in turn whole tensors, which ranks then send each other, as those do
-    that hold the same rows. In either case ranks read at the same time, and each byte once. Everything else comes from
-    rank 0: a model that it has built, or what goes with one in files, such as new adapters. A tensor with several names
-    stays one.
+    What is in files is read, and what is new is drawn: this rank's rows, or in turn whole tensors, which ranks then
+    send each other, as those do that hold the same rows. In either case ranks do so at the same time, and each value
+    once. Everything else comes from rank 0: a model that it has built, or what goes with one in files, such as new
+    adapters. A tensor with several names stays one.
     """
 
     def __init__(
         self, found: ModelInFiles, world: World, still_at_work: Callable[[], None], shard: RowsOfRank | None
     ) -> None:
-        self.module, self.in_files = found.module, found.weights
+        self.module, self.weights = found.module, found.weights
         self.bytes_read = 0
         """From the files, on this rank."""
         self._world, self._still_at_work = world, still_at_work
@@ -88,7 +97,7 @@ class SharedModel:
         self._places = Counter(tensor for owner in self.module.modules() for _, _, tensor in own_tensors(owner))
         self._arrived: dict[torch.Tensor, torch.Tensor] = {}
         self._turns = {
-            shard: readers_in_turn(self.in_files, 1 if shard.replicas is None else shard.replicas.size())
+            shard: readers_in_turn(self.weights, 1 if shard.replicas is None else shard.replicas.size())
             for shard in (self._shard, self._whole)
         }
         """Which of the ranks that hold the same of a tensor reads it."""
@@ -105,8 +114,8 @@ class SharedModel:
         for tensor in dict.fromkeys(tensor for owner in part.modules() for _, _, tensor in own_tensors(owner)):
             shard = self._shard_of(tensor)
             is_own = shard.replicas is None or self._turns[shard].get(tensor) == shard.replicas.rank()
-            if is_own and tensor in self.in_files and tensor not in self._arrived:
-                self._read[tensor] = reader.elements(self.in_files[tensor], *shard.elements(tensor.shape))
+            if is_own and tensor in self.weights and tensor not in self._arrived:
+                self._read[tensor] = reader.elements(self.weights[tensor], *shard.elements(tensor.shape))
         self.bytes_read += reader.bytes_read
         for owner in part.modules():
             if owner not in self._materialized:
@@ -120,9 +129,9 @@ class SharedModel:
 
         Every rank calls it for the same tensors.
         """
-        if tensor not in self.in_files:
+        if tensor not in self.weights:
             return from_rank_zero(tensor, self._world).view(-1)[start:stop]
-        return FileReader().elements(self.in_files[tensor], start, stop).to(self._world.device)
+        return FileReader().elements(self.weights[tensor], start, stop).to(self._world.device)
 
     def _arrive(self, tensor: torch.Tensor) -> torch.Tensor:
         if tensor not in self._arrived:
@@ -131,7 +140,7 @@ class SharedModel:
         return self._arrived[tensor] if self._places[tensor] else self._arrived.pop(tensor)
 
     def _values(self, tensor: torch.Tensor) -> torch.Tensor:
-        if tensor not in self.in_files:
+        if tensor not in self.weights:
             return from_rank_zero(tensor, self._world)
         values, shard = torch.empty_like(tensor, device=self._world.device, requires_grad=False), self._shard_of(tensor)
         held = values.view(-1)[slice(*shard.elements(tensor.shape))]

@@ -1,0 +1,251 @@
+"""New weights: the distributions of transformers, the same bits on every engine, and nobody draws another's part."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from forked_ranks import forked_ranks
+from rank_processes import training_arguments
+from safetensors.torch import load_file
+
+from trainyard.steps import train_ddp
+from trainyard.steps.runtime.files import sha256_of_json
+from trainyard.steps.training.checkpoints.commit import read_commit
+from trainyard.steps.training.new_weights import CHUNK_ELEMENTS, SCHEME, NewWeight, to_draw
+from trainyard.steps.training.weights_in_files import FileReader, model_in_files, with_new_weights
+
+SIZES = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 512, "pad_token_id": 3}
+LLAMA = SIZES | {"intermediate_size": 128, "num_key_value_heads": 2}
+EXPERTS = LLAMA | {"head_dim": 16, "num_experts": 4, "moe_intermediate_size": 32}
+OF_TEXT: dict[str, dict[str, Any]] = {
+    "bert": SIZES | {"intermediate_size": 128},
+    "bloom": SIZES | {"n_layer": 2, "n_head": 4},
+    "falcon": SIZES,
+    "gemma": LLAMA | {"head_dim": 16},
+    "gemma2": LLAMA | {"head_dim": 16},
+    "gemma3_text": LLAMA | {"head_dim": 16},
+    "gpt2": {"n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": 512},
+    "gpt_bigcode": {"n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": 512},
+    "gpt_neo": {
+        "hidden_size": 64,
+        "num_layers": 2,
+        "num_heads": 4,
+        "vocab_size": 512,
+        "attention_types": [[["global"], 2]],
+    },
+    "gpt_neox": SIZES | {"intermediate_size": 128},
+    "gpt_oss": EXPERTS | {"num_local_experts": 4},
+    "gptj": {"n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": 512, "rotary_dim": 8},
+    "granite": LLAMA,
+    "llama": LLAMA,
+    "mamba": SIZES | {"state_size": 8},
+    "mamba2": SIZES | {"state_size": 8, "head_dim": 32, "num_heads": 4, "n_groups": 2},
+    "mistral": LLAMA,
+    "mixtral": LLAMA | {"num_local_experts": 4},
+    "mpt": {"d_model": 64, "n_layers": 2, "n_heads": 4, "vocab_size": 512},
+    "olmo": LLAMA,
+    "olmo2": LLAMA,
+    "olmoe": EXPERTS,
+    "opt": SIZES | {"ffn_dim": 128, "word_embed_proj_dim": 64},
+    "phi": LLAMA,
+    "phi3": LLAMA,
+    "qwen2": LLAMA,
+    "qwen3": LLAMA | {"head_dim": 16},
+    "qwen3_moe": EXPERTS,
+    "smollm3": LLAMA,
+    "stablelm": LLAMA,
+    "starcoder2": LLAMA,
+}
+OF_IMAGES: dict[str, dict[str, Any]] = {
+    "convnext": {"depths": [1, 1, 1, 1], "hidden_sizes": [16, 32, 32, 64]},
+    "resnet": {"depths": [1, 1, 1, 1], "hidden_sizes": [16, 32, 32, 64], "embedding_size": 16},
+    "swin": {"depths": [1, 1], "num_heads": [2, 4], "embed_dim": 32, "image_size": 32, "patch_size": 2},
+    "vit": {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128},
+}
+GPT2_OVERRIDES = json.dumps({"n_layer": 2, "n_embd": 32, "n_head": 2})
+
+
+def builder(model_type: str) -> Callable[[], Any]:
+    is_of_text = model_type in OF_TEXT
+    auto = transformers.AutoModelForCausalLM if is_of_text else transformers.AutoModelForImageClassification
+    sizes = OF_TEXT[model_type] if is_of_text else OF_IMAGES[model_type]
+    return lambda: auto.from_config(transformers.AutoConfig.for_model(model_type, **sizes))
+
+
+def seeded(build: Callable[[], Any], seed: int = 0) -> Any:
+    torch.manual_seed(seed)
+    return build()
+
+
+def zero_rows(tensor: torch.Tensor) -> torch.Tensor:
+    return (tensor == 0).flatten(1).all(1) if tensor.dim() > 1 else torch.tensor([])
+
+
+@pytest.mark.parametrize("model_type", [*OF_TEXT, *OF_IMAGES])
+def test_they_are_distributed_as_transformers_does(model_type: str) -> None:
+    build = builder(model_type)
+    usual, another, new = seeded(build), seeded(build, 1), seeded(lambda: with_new_weights(build))
+    assert [*dict(new.named_parameters())] == [*dict(usual.named_parameters())]
+    assert all(torch.equal(one, other) for one, other in zip(new.buffers(), usual.buffers(), strict=True))
+    of_another = dict(another.named_parameters())
+    for (name, expected), found in zip(usual.named_parameters(), new.parameters(), strict=True):
+        assert (found.shape, found.dtype, found.requires_grad) == (expected.shape, expected.dtype, True), name
+        if torch.equal(expected, of_another[name]):  # not random
+            assert torch.equal(found, expected), name
+            continue
+        assert torch.equal(zero_rows(found), zero_rows(expected)), f"{name}: the padding's embedding"
+        assert not torch.equal(found, expected), f"{name} has the bits that transformers gives it"
+        if (elements := expected.numel()) >= 64:
+            spread = expected.std()
+            assert abs(found.std() / spread - 1) < 6 / elements**0.5, name
+            assert abs(found.mean() - expected.mean()) < 6 * spread / elements**0.5, name
+
+
+@pytest.mark.parametrize("model_type", [*OF_TEXT, *OF_IMAGES])
+def test_a_model_without_them_has_what_draws_the_same_bits(model_type: str) -> None:
+    build = builder(model_type)
+    whole = seeded(lambda: with_new_weights(build))
+    without = seeded(lambda: model_in_files(lambda: with_new_weights(build)))
+    assert without is not None
+    assert all(tensor.is_meta for tensor in without.module.parameters())
+    assert len(without.weights) == len([*whole.parameters()]), "those with several names are one"
+    for tensor, expected in zip(without.module.parameters(), whole.parameters(), strict=True):
+        assert torch.equal(FileReader().elements(without.weights[tensor]).view(expected.shape), expected)
+
+
+def drawn(build: Callable[[], torch.nn.Module]) -> list[NewWeight]:
+    """How to draw what a model is built with on the meta device."""
+    with torch.device("meta"):
+        shapes = build()
+    return [*to_draw(lambda: shapes.apply(lambda layer: getattr(layer, "reset_parameters", int)()))[1].values()]
+
+
+def test_any_range_is_drawn_as_within_the_whole() -> None:
+    weight, bias = drawn(lambda: torch.nn.Linear(90, 400))
+    whole = weight.values(0, 36_000)
+    ends = (0, 1, 5, 8191, 8192, 8193, 16_384, 20_000, 35_999, 36_000)
+    for start in ends:
+        for stop in (end for end in ends if end >= start):
+            assert torch.equal(weight.values(start, stop), whole[start:stop])
+    assert bias.values(0, 400).std() > 0
+
+
+def test_chunks_have_nothing_in_common() -> None:
+    """Neither those of a tensor, nor those of two, nor those of a training with the next seed."""
+    rows = []
+    for seed in (0, 1):
+        layers = seeded(
+            lambda: drawn(lambda: torch.nn.ModuleList(torch.nn.Embedding(16, 8192) for _ in range(2))), seed
+        )
+        rows += [layer.values(0, 16 * 8192).view(16 * 8192 // CHUNK_ELEMENTS, CHUNK_ELEMENTS) for layer in layers]
+    correlated = torch.corrcoef(torch.cat(rows)) - torch.eye(sum(map(len, rows)))
+    assert correlated.abs().max() < 6 / CHUNK_ELEMENTS**0.5
+
+
+class Orthogonal(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(8, 8)
+        torch.nn.init.orthogonal_(self.layer.weight)
+
+
+class Dependent(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(8, 8)
+        self.total = torch.nn.Parameter(self.layer.weight.detach().sum(0))
+
+
+class HalfOfIt(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(4, 8))
+        torch.nn.init.normal_(self.weight[:2])
+
+
+def test_what_torch_would_not_do_without_memory_is_done() -> None:
+    weight = seeded(lambda: with_new_weights(Orthogonal)).layer.weight
+    assert torch.allclose(weight @ weight.T, torch.eye(8), atol=1e-5)
+
+
+@pytest.mark.parametrize("model", [Dependent, HalfOfIt])
+def test_a_model_that_cannot_be_drawn_is_built(model: type[torch.nn.Module]) -> None:
+    """It gets the same weights whether it was asked before or not."""
+    assert seeded(lambda: model_in_files(lambda: with_new_weights(model))) is None
+    built = with_new_weights(model)
+    expected = seeded(lambda: with_new_weights(model))
+    assert all(torch.equal(one, other) for one, other in zip(built.parameters(), expected.parameters(), strict=True))
+    if isinstance(built, Dependent):
+        assert torch.equal(built.total, built.layer.weight.sum(0))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_each_rank_draws_its_part(text: Path, tmp_path: Path, ranks: int) -> None:
+    sizes = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 4, "num_attention_heads": 4}
+    exit_codes, outputs = forked_ranks().run("new_models", [text, tmp_path, "llama", json.dumps(sizes)], ranks)
+    assert exit_codes == [0] * ranks, "\n".join(outputs)
+    found = [json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in range(ranks)]
+    assert all(each["middles"] for each in found)
+    for way in ("rows", "replicas", "in turn"):
+        assert [each[way] for each in found] == [True] * ranks, f"{way}: the bits of one process"
+        elements = [each[f"{way}: drawn"] for each in found]
+        assert sum(elements) < 1.1 * found[0]["elements"], f"{way}: together they draw the model once"
+        assert max(elements) < 1.1 / ranks * found[0]["elements"], f"{way}: each draws its part"
+
+
+@pytest.mark.slow
+def test_every_engine_starts_from_the_same_bits(text: Path, tmp_path: Path) -> None:
+    """Without a learning rate the model that comes out is the one that was drawn, its tied weights included."""
+    trainings: dict[str, tuple[object, ...]] = {
+        "fsdp 2": (),
+        "fsdp 4": ("--micro-batch-size", 16),
+        "hsdp 4": ("--shard-size", 2, "--micro-batch-size", 16),
+    }
+    for stage in (1, 3):
+        config = {"train_batch_size": "auto", "bf16": {"enabled": "auto"}, "zero_optimization": {"stage": stage}}
+        (tmp_path / f"zero{stage}.json").write_text(json.dumps(config))
+        trainings[f"zero{stage} 2"] = ("--deepspeed-config", tmp_path / f"zero{stage}.json", "--precision", "bf16")
+
+    def arguments(name: str) -> list[object]:
+        of_model = ("--model-type", "gpt2", "--model-overrides", GPT2_OVERRIDES)
+        more = ("--learning-rate", 0, "--max-steps", 1, "--weight-decay", 0, *of_model)
+        return training_arguments(text, tmp_path / name, "language_modeling", *more)
+
+    assert train_ddp.main([str(argument) for argument in arguments("ddp")]) == 0
+    expected = load_file(tmp_path / "ddp" / "model" / "model.safetensors")
+    assert "lm_head.weight" not in expected
+    for name, more in trainings.items():
+        step, ranks = "train_deepspeed" if "zero" in name else "train_fsdp", int(name[-1])
+        exit_codes, outputs = forked_ranks().run(step, [*arguments(name), *more], ranks)
+        assert exit_codes == [0] * ranks, "\n".join(outputs)
+        assert "rank 0 has built" not in outputs[0]
+        found = load_file(tmp_path / name / "model" / "model.safetensors")
+        assert found.keys() == expected.keys()
+        assert all(torch.equal(found[key], expected[key]) for key in expected), name
+
+
+@pytest.mark.slow
+def test_a_checkpoint_names_the_scheme(digits: Path, tmp_path: Path) -> None:
+    """One from before it did is continued, and those that follow name none either."""
+
+    def train(steps: int) -> Path:
+        more = ("--max-steps", steps, "--checkpoint-every-steps", 1)
+        assert (
+            train_ddp.main([str(each) for each in training_arguments(digits, tmp_path, "tiny_task:TinyTask", *more)])
+            == 0
+        )
+        return tmp_path / "checkpoints" / f"step-{steps:08}"
+
+    folder = train(1)
+    assert read_commit(folder).new_weights == SCHEME
+    commit = json.loads((folder / "commit.json").read_text())
+    older = {name: value for name, value in commit.items() if name not in ("new_weights", "sha256")}
+    (folder / "commit.json").write_text(json.dumps({**older, "sha256": sha256_of_json(older)}))
+    assert read_commit(train(2)).new_weights is None
