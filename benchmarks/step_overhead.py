@@ -10,9 +10,9 @@ medians over rounds of the difference from, and the ratio to, the window of a ha
 in brackets, the 95 % confidence interval of that median. Trainyard runs its whole loop: metrics.jsonl, loss,
 guards, stop agreement, stop file, hang watch; `train_lightning` does the same with Lightning's Trainer in place of the
 loop. The others run what their documentation shows, without logging:
-accelerate's `Accelerator`, Lightning's `Trainer` and, for the record, Lightning's `Fabric`, whose loop is the user's
-own. All choose deterministic algorithms, the default of Trainyard's steps. CPU seconds are of the whole process,
-including its communication threads: they are meaningful even on a busy machine. Results go to
+accelerate's `Accelerator`, Lightning's `Trainer` and Lightning's `Fabric`, whose loop is the user's own. All choose
+deterministic algorithms, the default of Trainyard's steps. CPU seconds are of the whole process, including its
+communication threads: they are meaningful even on a busy machine. Results go to
 benchmarks/results/step_overhead.json. Exit 1 when a bar is missed.
 """
 
@@ -416,7 +416,7 @@ def missed_bars(case: Case, contenders: dict[str, dict[str, Any]]) -> list[str]:
     if case.bar_ratio_to_trainer is not None and ratio > case.bar_ratio_to_trainer:
         missed.append(f"{TRAIN_LIGHTNING}: {ratio:.3f} of Lightning's Trainer, over {case.bar_ratio_to_trainer}")
     if case.bar_less_than_peers:
-        peers = (ACCELERATE, TRAINER)
+        peers = (ACCELERATE, TRAINER, FABRIC)
         missed += [f"surplus over {n}'s" for n in peers if own["surplus_seconds"] >= contenders[n]["surplus_seconds"]]
     return missed
 
