@@ -47,8 +47,9 @@ from transformers.utils import logging
 from results import save_results
 from trainyard.settings.batch_arithmetic import divide_batch
 from trainyard.settings.steps.training import TrainFSDP
-from trainyard.steps.runtime.host_group import HostGroup, Nodes
-from trainyard.steps.runtime.world import World
+from trainyard.steps.runtime.host_group import HostGroup
+from trainyard.steps.runtime.rank_variables import RankVariables
+from trainyard.steps.runtime.world import World, most_sockets
 from trainyard.steps.training.checkpoints.checkpoints import Checkpoints
 from trainyard.steps.training.checkpoints.collectives import Ranks
 from trainyard.steps.training.checkpoints.restoring import files_of_rank, nearest_first, places_in
@@ -164,24 +165,9 @@ def _shown(numbers: Figures) -> str:
     return ", ".join(f"{key} {value:,}" for key, value in numbers.items())
 
 
-def sockets_of_rank(nodes: Nodes, rank: int, *, on_gpu: bool) -> int:
-    """Return how many sockets gloo gives a rank of a training with checkpoints, in host groups of its own for both.
-
-    In each group, one to each other rank, and one to be reached at. Between CPUs gloo also sums gradients: of one node,
-    over the training's host group; of several, over one that connects ranks that are a power of two apart.
-    """
-    own, ranks = next(node for node in nodes if rank in node), sum(map(len, nodes))
-    of_host_group = len(own) + (0 if len(nodes) == 1 else len(nodes) if rank == own[0] else 1)
-    if on_gpu or len(nodes) == 1:
-        return of_host_group + (of_host_group if on_gpu else ranks)
-    steps = [1 << power for power in range((ranks - 1).bit_length())]
-    return 2 * of_host_group + len({step % ranks for each in steps for step in (each, -each)}) + 1
-
-
 def _most_sockets(ranks: int, *, on_gpu: bool) -> int:
     """Of any rank, as nodes of 8."""
-    nodes = [range(first, first + NODE_RANKS) for first in range(0, ranks, NODE_RANKS)]
-    return max(sockets_of_rank(nodes, rank, on_gpu=on_gpu) for rank in range(ranks))
+    return most_sockets(RankVariables(world_size=ranks, node_count=ranks // NODE_RANKS), on_gpu=on_gpu)
 
 
 def _shapes(model: torch.nn.Module) -> Shapes:

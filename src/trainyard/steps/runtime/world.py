@@ -162,8 +162,8 @@ def own_gpu(variables: RankVariables, visible: int, environment: Mapping[str, st
 
 def _allow_open_files(variables: RankVariables, device: torch.device) -> None:
     """Let this process open as many files as it may. StepError where that is too few for its sockets."""
-    of_each = (device.type == "cpu") + (_OF_STORE_PER_RANK if variables.rank == 0 else 0)
-    needed = _OPEN_FILES + of_each * variables.world_size + 2 * (variables.processes_per_node + variables.node_count)
+    of_store = _OF_STORE_PER_RANK * variables.world_size if variables.rank == 0 else 0
+    needed = _OPEN_FILES + of_store + most_sockets(variables, on_gpu=device.type == "cuda")
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     allowed = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
     if soft != resource.RLIM_INFINITY and soft < allowed:
@@ -173,6 +173,20 @@ def _allow_open_files(variables: RankVariables, device: torch.device) -> None:
             f"rank {variables.rank} of {variables.world_size} needs up to {needed:,} open files, and the hard limit is "
             f"{hard:,}: raise it on every node (`ulimit -Hn`, LimitNOFILE of the container's service)"
         )
+
+
+def most_sockets(variables: RankVariables, *, on_gpu: bool) -> int:
+    """Return how many sockets gloo gives a rank at most: in each group one to each other rank, and one of its own.
+
+    A training and its checkpoints have a host group each. Between CPUs of several nodes, the default group is a third.
+    """
+    ranks, nodes = variables.world_size, variables.node_count
+    sockets = 2 * (variables.processes_per_node + (nodes if nodes > 1 else 0))
+    if on_gpu or nodes == 1:
+        return sockets
+    steps = [1 << power for power in range((ranks - 1).bit_length())]
+    reached = {step % ranks for each in steps for step in (each, -each)}
+    return sockets + (ranks if _ON_DEMAND in os.environ else len(reached) + 1)
 
 
 def _join(variables: RankVariables, device: torch.device, timeout: timedelta) -> HostGroup:
