@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ from hypothesis import settings
 
 sys.path.insert(0, str(Path(__file__).parent / "steps" / "helpers"))
 
-from forked_python import ForkedPython
+from forked_python import ForkedPython, share, shared_python
 
 from trainyard.cli import main
 from trainyard.rehearse.machine import available_processors
@@ -34,11 +35,22 @@ settings.load_profile("trainyard")
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Start the server that forks Pythons for all workers, before there are any."""
+    if hasattr(session.config, "workerinput"):
+        return
+    folder = tempfile.TemporaryDirectory()
+    session.config.add_cleanup(folder.cleanup)
+    server = ForkedPython(Path(folder.name))
+    session.config.add_cleanup(server.close)
+    share(server)
+
+
 @pytest.fixture(scope="session")
-def forked_python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def forked_python() -> Path:
     """A Python whose modules are spared the seconds that importing torch takes."""
-    with ForkedPython(tmp_path_factory.mktemp("python")) as running:
-        yield running.python
+    return shared_python()
 
 
 @pytest.fixture(scope="session")
@@ -61,7 +73,7 @@ def browser() -> Iterator[Any]:
 def pytest_xdist_auto_num_workers() -> int:
     """A worker more than processors (`make test` takes at most four): many tests wait for processes and timeouts.
 
-    Each collects all tests, and starts servers of its own that fork what tests start: one more would cost more.
+    Each collects all tests, and prepares data of its own: one more would cost more.
     """
     return available_processors() + 1
 

@@ -3,7 +3,8 @@
 For tests that run whole pipelines, which otherwise spend most of their time on imports. Trainyard itself is not
 imported before: `python` takes it from where the job runs, in a process of its own, with the variables, folder,
 output, signals and end of the process that was started. What that starts with `sys.executable` is forked as well.
-tests/cli/test_new_project.py starts Python itself too.
+tests/cli/test_new_project.py starts Python itself too. One server, which tests/conftest.py starts, serves all workers
+of a run; it imports once somebody asks, and ends with the process that started it, however that ends.
 """
 
 from __future__ import annotations
@@ -40,8 +41,29 @@ OF_STEPS = (
 """What one step or another imports."""
 _WITHOUT_THREADS = {"JE_ARROW_MALLOC_CONF": "background_thread:false", "OMP_NUM_THREADS": "1"}
 """pyarrow, which mlflow imports, and OpenBLAS start threads that are not needed."""
+PLACE_FOR_VARIABLES = {"SPACE_FOR_VARIABLES_OF_A_RANK": " " * 200}
+"""In the server's environment, where forked_ranks.py writes the variables of a rank."""
+_QUIET = {"TORCH_CPP_LOG_LEVEL": "ERROR"}
+"""On a busy machine a rank may end a moment after rank 0, and torch warns that the store there is gone."""
 _PR_SET_PDEATHSIG = 1
 """From linux/prctl.h: the signal that a process gets when its parent dies."""
+_SHARED = "FORKED_PYTHON"
+
+
+def share(server: ForkedPython) -> None:
+    """Let this process and those that it starts use a server."""
+    os.environ[_SHARED] = str(server.python)
+
+
+def shared_python() -> Path:
+    """The `python` of this test run, once it has imported everything: no test's time limit counts that."""
+    python = Path(os.environ[_SHARED])
+    _wait_for_imports(python)
+    return python
+
+
+def _wait_for_imports(python: Path) -> None:
+    subprocess.run([python, "-m", "site"], stdout=subprocess.DEVNULL, check=True)
 
 
 class ForkedPython:
@@ -64,35 +86,43 @@ class ForkedPython:
         self.python.chmod(0o755)
         self._process = subprocess.Popen(
             [python, __file__, str(address), str(self.python), *modules],
-            env={**os.environ, **_WITHOUT_THREADS},
+            env={**os.environ, **_WITHOUT_THREADS, **_QUIET, **PLACE_FOR_VARIABLES},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            start_new_session=True,  # Ctrl-C is for the tests, which end it
         )
         assert self._process.stdout is not None
         assert self._process.stdout.readline(), "the server has ended"
 
     def __enter__(self) -> ForkedPython:
+        _wait_for_imports(self.python)
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._process.kill()  # what still runs ends with it
+        self.close()
+
+    def close(self) -> None:
+        """End the server, and with it what still runs."""
+        self._process.kill()
         self._process.wait()
 
 
 def _serve(address: str, executable: str, *modules: str) -> None:
-    """Fork a process for each connection, until the standard input ends."""
+    """Fork a process for each connection, until the standard input or the process that started this one ends."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     sys.executable = executable
-    for name in modules:
-        __import__(name)
-    threads = len(os.listdir("/proc/self/task"))
-    assert threads == 1, f"{threads} threads: forking would lose all but one"
-    assert "trainyard" not in sys.modules, "a step takes Trainyard from where it runs"
     with socket.socket(socket.AF_UNIX) as listener, selectors.DefaultSelector() as selector:
         listener.bind(address)
         listener.listen()
         selector.register(sys.stdin, selectors.EVENT_READ, sys.exit)
         selector.register(listener, selectors.EVENT_READ, partial(_start, listener, selector))
         print("ready", flush=True)
+        selector.select()  # nothing is imported before somebody asks
+        for name in modules:
+            __import__(name)
+        threads = len(os.listdir("/proc/self/task"))
+        assert threads == 1, f"{threads} threads: forking would lose all but one"
+        assert "trainyard" not in sys.modules, "a step takes Trainyard from where it runs"
         while True:
             for key, _ in selector.select():
                 react: Callable[[], None] = key.data
@@ -103,7 +133,13 @@ def _start(listener: socket.socket, selector: selectors.BaseSelector) -> None:
     connection, _ = listener.accept()
     length, descriptors, _, _ = socket.recv_fds(connection, 8, 3)
     with connection.makefile("rb") as stream:
-        request = json.loads(stream.read(int.from_bytes(length, "big")))
+        text = stream.read(int.from_bytes(length, "big"))
+    if not length or len(text) < int.from_bytes(length, "big"):  # the client has been killed meanwhile
+        connection.close()
+        for descriptor in descriptors:
+            os.close(descriptor)
+        return
+    request = json.loads(text)
     server = os.getpid()
     pid = os.fork()
     if pid == 0:

@@ -23,7 +23,10 @@ socket.send_fds(server, [len(request).to_bytes(8, "big")], [0, 1, 2])
 server.sendall(request)
 for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
     signal.signal(number, lambda number, _: server.sendall(bytes([number])))
-exit_code = os.waitstatus_to_exitcode(int.from_bytes(server.recv(8), "big"))
+status = server.recv(8)
+if not status:
+    sys.exit("the server of forked_python.py has ended")
+exit_code = os.waitstatus_to_exitcode(int.from_bytes(status, "big"))
 if exit_code < 0:
     signal.signal(-exit_code, signal.SIG_DFL)
     os.kill(os.getpid(), -exit_code)

@@ -1,7 +1,8 @@
 """Ranks that start in a moment: forked from a process that has imported torch but runs nothing yet.
 
 What a test of hundreds of restarts needs; any other test is spared seconds of imports a rank. Each rank is a real
-process with its own memory, process group and end, as `rank_processes` starts them.
+process with its own memory, process group and end, as `rank_processes` starts them. The process that they are forked
+from is itself forked, from the server of forked_python.py, and imports only what is not imported there.
 """
 
 from __future__ import annotations
@@ -23,16 +24,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from forked_python import PLACE_FOR_VARIABLES, shared_python
 from rank_processes import LIMIT_SECONDS, TESTS, clean_environment, free_port, rank_variables, without_greetings
 
 _IMPORTED_BEFORE = (
     "deepspeed.runtime.zero.muon.muon_optimizer",
-    "matplotlib.figure",
-    "mlflow",
-    "peft",
-    "safetensors.torch",
     "tiny_task",
-    "torch._dynamo",
     "torch.distributed._functional_collectives",
     "trainyard.steps.evaluation.evaluate_model",
     "trainyard.steps.training.engines.replicas",
@@ -42,16 +39,8 @@ _IMPORTED_BEFORE = (
     "trainyard.steps.training.run_training",
     "trainyard.steps.training.tasks.image_classification",
     "trainyard.steps.training.tasks.language_modeling",
-    "transformers.models.convnext.modeling_convnext",
-    "transformers.models.llama.modeling_llama",
 )
-"""What one training or another imports eventually."""
-_WITHOUT_THREADS = {"JE_ARROW_MALLOC_CONF": "background_thread:false"}
-"""mlflow imports pyarrow, which starts a thread that is not needed."""
-_WITHOUT_WARNINGS_OF_TORCH = {"TORCH_CPP_LOG_LEVEL": "ERROR"}
-"""On a busy machine a rank may end a moment after rank 0, and torch warns that the store there is gone."""
-_PLACE = "SPACE_FOR_VARIABLES_OF_A_RANK"
-_SPACE = {_PLACE: " " * 200}
+"""What one training or another imports eventually, beside OF_STEPS in forked_python.py."""
 _SHOWN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 """By which ranks find each other in /proc."""
 _PR_SET_PDEATHSIG = 1
@@ -63,8 +52,8 @@ class RankServer:
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, __file__],
-            env=clean_environment(_WITHOUT_THREADS | _WITHOUT_WARNINGS_OF_TORCH | _SPACE),
+            [shared_python(), __file__, sys.executable],
+            env=clean_environment(),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -173,7 +162,8 @@ def send_signal(pid: int, number: signal.Signals) -> None:
 
 
 def _serve() -> None:
-    """Fork ranks as requests say, until the requests end."""
+    """Fork ranks as requests say, until the requests end. What ranks start with `sys.executable` is not forked."""
+    sys.executable = sys.argv[1]
     from trainyard.steps.training.engines.deepspeed_engine import import_deepspeed
 
     import_deepspeed()
@@ -229,9 +219,10 @@ def _become_rank(server: int, request: Mapping[str, Any], rank: Mapping[str, Any
 def _show_variables() -> None:
     """Write a rank's variables to where /proc/PID/environ is read from, as if it had been started with them."""
     begins = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[47])
-    place = begins + Path("/proc/self/environ").read_bytes().index(f"{_PLACE}=".encode())
+    ((name, space),) = PLACE_FOR_VARIABLES.items()
+    place = begins + Path("/proc/self/environ").read_bytes().index(f"{name}={space}".encode())
     text = b"".join(os.fsencode(f"{name}={os.environ[name]}") + b"\0" for name in _SHOWN)
-    size = len(_PLACE) + 1 + len(_SPACE[_PLACE])
+    size = len(name) + 1 + len(space)
     assert len(text) <= size
     ctypes.memmove(place, text.ljust(size, b"\0"), size)
 
