@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -183,6 +185,24 @@ def test_a_model_that_cannot_be_drawn_is_built(model: type[torch.nn.Module]) -> 
     assert all(torch.equal(one, other) for one, other in zip(built.parameters(), expected.parameters(), strict=True))
     if isinstance(built, Dependent):
         assert torch.equal(built.total, built.layer.weight.sum(0))
+
+
+@pytest.mark.slow
+def test_a_model_is_drawn_where_nothing_of_it_was_imported_before() -> None:
+    """Else one process would draw it and another build it, with other weights."""
+    code = """
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+from trainyard.steps.training.weights_in_files import with_new_weights
+config = AutoConfig.for_model("gpt2", n_embd=16, n_layer=1, n_head=2)
+weights = []
+for _ in range(2):
+    torch.manual_seed(0)
+    weights.append(with_new_weights(lambda: AutoModelForCausalLM.from_config(config)).lm_head.weight)
+assert torch.equal(*weights)
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
 
 
 @pytest.mark.slow

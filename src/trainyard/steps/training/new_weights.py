@@ -70,6 +70,9 @@ def to_draw(build: Callable[[], Any]) -> tuple[Any, dict[torch.Tensor, NewWeight
 
     Raise an exception, of whatever kind, if that is not known of one of them. Takes one number from torch's generator.
     """
+    # Models import it, which fails while tensors are not what they were.
+    import torch._dynamo
+
     first_chunk, noting = int(torch.randint(_SEEDS, ())), _Noting()
     truncated = replaced(init, _truncated_normal.__name__, noting.truncated)
     # Torch skips some initializations of tensors that say they are on the meta device.
