@@ -105,15 +105,19 @@ def evaluation_of(run_folder: Path) -> dict[str, Any]:
     return document
 
 
-def assert_tunings_gain(trainyard: Run, runs_here: Path, base: str, share: float, *settings: str) -> None:
+def assert_tunings_gain(
+    trainyard: Run, runs_here: Path, base: str, share: float, settings: tuple[str, ...] = (), epochs: int | None = None
+) -> None:
     """Run both tunings as users do. The base model and the tuned one are compared on the same test split.
 
-    `share` is the largest of the base model's perplexity and loss that may be left. `settings` are of fine-tuning.
+    `share` is the largest of the base model's perplexity and loss that may be left. `settings` are of fine-tuning,
+    `epochs` of the preferences.
     """
+    of_preferences = () if epochs is None else (f'inputs.overrides={{"epochs": {epochs}}}',)
     evaluations = {}
     for recipe, shown, given in (
         ("finetune", "test perplexity", (base, *settings)),
-        ("preferences", "reward accuracy", (base,)),
+        ("preferences", "reward accuracy", (base, *of_preferences)),
     ):
         flags = [word for setting in given for word in ("--set", setting)]
         run = trainyard("run", f"pipelines/{recipe}.yaml", "--profile", "local", "--name", recipe, *flags)
@@ -134,7 +138,10 @@ def assert_tunings_gain(trainyard: Run, runs_here: Path, base: str, share: float
 def test_a_language_model_learns_from_text_then_to_answer_and_then_what_is_preferred(
     trainyard: Run, runs_here: Path
 ) -> None:
-    """The tunings are those that users make, from a model that has seen a small part of what it usually sees."""
+    """The tunings are those that users make, from a model that has seen a small part of what it usually sees.
+
+    So little that one epoch of preferences raises the chosen answers' likelihood above the others' by luck of the seed.
+    """
     evaluations = {}
     for recipe in ("fsdp", "deepspeed"):
         short = (f"jobs.train_{recipe}.inputs.max_steps=25", "jobs.evaluate.inputs.sample_tokens=8")
@@ -153,7 +160,7 @@ def test_a_language_model_learns_from_text_then_to_answer_and_then_what_is_prefe
     assert record["jobs"]["prepare_text"]["reused_from"] == "fsdp", "the same text is prepared once"
 
     base = f"inputs.base_model.path={runs_here}/fsdp/jobs/train_fsdp/outputs/model"
-    assert_tunings_gain(trainyard, runs_here, base, 0.75, "jobs.finetune.inputs.max_steps=30")
+    assert_tunings_gain(trainyard, runs_here, base, 0.75, ("jobs.finetune.inputs.max_steps=30",), epochs=3)
     model = runs_here / "preferences/jobs/tune_preferences/outputs/model"
     assert {"model.safetensors", "adapters"} <= {file.name for file in model.iterdir()}
 

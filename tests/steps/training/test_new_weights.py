@@ -176,13 +176,75 @@ def test_what_torch_would_not_do_without_memory_is_done() -> None:
     assert torch.allclose(weight @ weight.T, torch.eye(8), atol=1e-5)
 
 
-@pytest.mark.parametrize("model", [Dependent, HalfOfIt])
+class Copied(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(8, 8)
+        self.register_buffer("initial", self.layer.weight.detach().clone())
+
+
+class Whole(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps = torch.nn.Parameter(torch.full((2,), 2**24 + 1), requires_grad=False)
+
+
+class OfItsOwnGenerator(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.empty(8, 8))
+        torch.nn.init.normal_(self.weight, generator=torch.Generator().manual_seed(7))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda weight: torch.nn.init.zeros_(weight),
+        lambda weight: torch.nn.init.constant_(weight, 0.5),
+        lambda weight: weight.data.zero_(),
+        lambda weight: weight.data[0].zero_(),
+        lambda weight: setattr(weight, "data", torch.ones(8, 8)),
+    ],
+)
+def test_what_a_task_does_to_new_weights_is_kept(change: Callable[[torch.Tensor], object]) -> None:
+    def new_model() -> torch.nn.Module:
+        model = with_new_weights(lambda: torch.nn.Sequential(torch.nn.Linear(8, 8)))
+        change(model[0].weight)
+        return model
+
+    assert model_in_files(new_model) is None, "it has to be built: what would be drawn is not what the task wants"
+
+
+def test_numbers_and_shared_weights_are_as_the_model_has_them() -> None:
+    def build() -> torch.nn.Module:
+        first, second = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+        with torch.no_grad():
+            first.bias.fill_(torch.tensor(2.0))
+            second.weight[0] = 1.0
+        second.bias = first.bias
+        shared = torch.nn.Parameter(torch.empty(4, 4))
+        model = torch.nn.Sequential(first, second, torch.nn.Linear(4, 4, bias=False), torch.nn.Linear(4, 4, bias=False))
+        model[2].weight = model[3].weight = shared
+        torch.nn.init.ones_(shared)
+        return model
+
+    model = with_new_weights(build)
+    assert torch.equal(model[0].bias, torch.full((4,), 2.0))
+    assert torch.equal(model[1].weight[0], torch.ones(4))
+    assert model[1].bias is model[0].bias
+    assert model[2].weight is model[3].weight
+
+
+@pytest.mark.parametrize("model", [Dependent, HalfOfIt, Copied, Whole, OfItsOwnGenerator])
 def test_a_model_that_cannot_be_drawn_is_built(model: type[torch.nn.Module]) -> None:
     """It gets the same weights whether it was asked before or not."""
     assert seeded(lambda: model_in_files(lambda: with_new_weights(model))) is None
     built = with_new_weights(model)
     expected = seeded(lambda: with_new_weights(model))
     assert all(torch.equal(one, other) for one, other in zip(built.parameters(), expected.parameters(), strict=True))
+    assert not any(tensor.is_meta for tensor in (*built.parameters(), *built.buffers()))
+    if isinstance(built, Whole):
+        assert built.steps.tolist() == [2**24 + 1] * 2
     if isinstance(built, Dependent):
         assert torch.equal(built.total, built.layer.weight.sum(0))
 

@@ -201,11 +201,14 @@ def _join(variables: RankVariables, device: torch.device, timeout: timedelta) ->
         on_demand = backend == "gloo" and len(nodes) > 1 and _ON_DEMAND not in os.environ
         with nullcontext() if meeting is None else meeting.ends_with_siblings():
             os.environ |= {_ON_DEMAND: "1"} if on_demand else {}
-            dist.init_process_group(
-                backend, store=store, rank=variables.rank, world_size=variables.world_size, timeout=timeout
-            )
+            try:
+                dist.init_process_group(
+                    backend, store=store, rank=variables.rank, world_size=variables.world_size, timeout=timeout
+                )
+            finally:
+                if on_demand:
+                    del os.environ[_ON_DEMAND]
             if on_demand:
-                del os.environ[_ON_DEMAND]
                 dist.barrier()
             # Between CPUs of one node, the default group connects the same ranks.
             shared = None if backend == "nccl" or len(nodes) > 1 else dist.group.WORLD

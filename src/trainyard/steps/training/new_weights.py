@@ -31,6 +31,7 @@ _SPREAD = 0x9E3779B1
 _truncated_normal = init._no_grad_trunc_normal_
 _aten = torch.ops.aten
 _RANDOM = {_aten.normal_, _aten.uniform_}
+_DRAWN = {torch.float32, torch.float16, torch.bfloat16}
 _FILLS = _RANDOM | {_aten.fill_, _aten.zero_, _aten.copy_}
 _Fill = Callable[[torch.Tensor, int, torch.Generator], None]
 """Gives values to a chunk that begins at some element of a tensor, or to the part of it that it is about."""
@@ -78,10 +79,12 @@ def to_draw(build: Callable[[], Any]) -> tuple[Any, dict[torch.Tensor, NewWeight
     # Torch skips some initializations of tensors that say they are on the meta device.
     with replaced(torch.Tensor, "is_meta", value=False), truncated, noting:
         model = build()
+    if any(_is_on_meta(value) for each in model.modules() for value in (*each.buffers(), *vars(each).values())):
+        raise NotImplementedError("something was computed from weights")
     weights = {}
     for name, tensor in model.named_parameters():
         fills = noting.fills.pop(storage_id(tensor), None)
-        if not fills or not tensor.is_contiguous():
+        if not fills or not tensor.is_contiguous() or tensor.dtype not in _DRAWN:
             raise NotImplementedError(f"it is not known what initializes {name}")
         weights[tensor] = NewWeight(tuple(tensor.shape), fills, tensor.dtype, first_chunk)
         first_chunk += math.ceil(tensor.numel() / CHUNK_ELEMENTS)
@@ -102,6 +105,8 @@ class _Noting(TorchDispatchMode):
         if kind is not _aten._to_copy and any(argument.name == "device" for argument in function._schema.arguments):
             kwargs["device"] = "cpu"
         elif function._schema.is_mutable and any(map(_is_on_meta, tree_leaves((args, kwargs)))):
+            if kwargs.get("generator") is not None:
+                raise NotImplementedError("drawn by a generator of the model's own")
             self._note(function, kind, *args)
         return function(*args, **kwargs)
 
@@ -116,13 +121,15 @@ class _Noting(TorchDispatchMode):
         if kind not in _FILLS or any(map(_is_on_meta, arguments)) or not target.is_contiguous():
             raise NotImplementedError(f"initialized by {function}")
         first = target.storage_offset()
-        # Copied, as the model may change it afterwards.
-        values = [each.expand(target.shape).flatten().clone() if torch.is_tensor(each) else each for each in arguments]
+        # Copied, as the model may change it afterwards. A tensor to fill with is a single number.
+        values = [each.clone() if torch.is_tensor(each) else each for each in arguments]
+        if kind is _aten.copy_:
+            values[0] = values[0].expand(target.shape).flatten()
 
         def fill(drawn: torch.Tensor, chunk_start: int, generator: torch.Generator) -> None:
             start, stop = max(first - chunk_start, 0), max(first + target.numel() - chunk_start, 0)
             part, skipped = drawn[start:stop], chunk_start + start - first
-            own = [each[skipped:][: len(part)] if torch.is_tensor(each) else each for each in values]
+            own = [each[skipped:][: len(part)] if torch.is_tensor(each) and each.dim() else each for each in values]
             function(part, *own, **({"generator": generator} if kind in _RANDOM else {}))
 
         before = self.fills.setdefault(storage_id(target), [])

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
+from torch.utils.weak import WeakIdKeyDictionary
 
 from trainyard.settings.quantities import first_names
 from trainyard.steps.runtime.errors import StepError
@@ -239,11 +240,13 @@ def _first_floating_dtype(files: dict[str, Path]) -> torch.dtype:
 @contextmanager
 def _parameters_without_memory() -> Iterator[None]:
     """A context in which modules' parameters move to the meta device as they are registered; buffers do not."""
-    register = torch.nn.Module.register_parameter
+    register, moved = torch.nn.Module.register_parameter, WeakIdKeyDictionary()
 
     def register_on_meta(module: torch.nn.Module, name: str, parameter: torch.nn.Parameter | None) -> None:
         if parameter is not None and parameter.device.type != "meta":
-            parameter = torch.nn.Parameter(parameter.detach().to("meta"), parameter.requires_grad)
+            if parameter not in moved:  # else one that modules share would become two
+                moved[parameter] = of_same_kind(parameter, parameter.detach().to("meta"))
+            parameter = moved[parameter]
         register(module, name, parameter)
 
     with replaced(torch.nn.Module, "register_parameter", register_on_meta):
@@ -296,11 +299,23 @@ def _stand_in(tensor: torch.Tensor) -> torch.Tensor:
     return of_same_kind(tensor, value.expand(tensor.shape))
 
 
+def _is_as_made(stand_in: torch.Tensor) -> bool:
+    """Return whether nothing was written to what `_stand_in` returned, nor other values put in its place."""
+    value = stand_in.detach().flatten()[:1]
+    is_one = stand_in.untyped_storage().nbytes() == stand_in.element_size()
+    return is_one and bool((value.isnan() if stand_in.is_floating_point() else value == 0).all())
+
+
 def _on_meta(model: torch.nn.Module, weights: dict[torch.Tensor, Weight]) -> dict[torch.Tensor, Weight]:
-    """Replace what stands for weights by tensors on the meta device. NotInFiles if something was made from it."""
+    """Replace what stands for weights by tensors on the meta device.
+
+    NotInFiles if something was made from it, or if it has values, which a user's task may have given it.
+    """
     present = {tensor for owner in model.modules() for _, _, tensor in own_tensors(owner)}
     if not weights or not weights.keys() <= present:
         raise NotInFiles("not all of it is used")
+    if not all(map(_is_as_made, weights)):
+        raise NotInFiles("weights were changed after the model was built")
     for tensor in present - weights.keys():
         if tensor.is_meta or (tensor.is_floating_point() and tensor.isnan().any()):
             raise NotInFiles("something was computed from weights")

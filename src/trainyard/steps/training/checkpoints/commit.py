@@ -50,7 +50,8 @@ class Commit:
     settings: Mapping[str, Any] = field(default_factory=dict)
     """What else the numbers depend on; it may change when a training is resumed."""
     new_weights: int | None = None
-    """The scheme by which the training's new weights were drawn. None of one that began before there was any."""
+    """The version of the scheme that draws new weights, in the release that began the training, whether or not it drew
+    any. None of a release before there was one."""
     went_back_to: str | None = None
     """The name of the sibling folder that --resume told its training to go back to."""
     files: Mapping[str, SavedFile] = field(default_factory=dict)
