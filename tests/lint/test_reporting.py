@@ -15,7 +15,9 @@ from trainyard.lint.machine_output import as_github, as_json, as_sarif, checkout
 from trainyard.lint.rules import RULES
 from trainyard.lint.text_output import as_text
 from trainyard.spec.diagnostic import Diagnostic, Related, Span
+from trainyard.spec.secrets import redacted
 
+TOKEN = f"hf_{'abcdefgh' * 4}ab"
 SARIF_SCHEMA = json.loads((Path(__file__).parent / "data" / "sarif-schema-2.1.0.json").read_text(encoding="utf-8"))
 
 
@@ -57,20 +59,71 @@ def test_nothing_in_a_file_steers_the_terminal(tmp_path: Path) -> None:
 
 def test_secrets_are_not_quoted(tmp_path: Path) -> None:
     """Neither the one that is found, nor one on the line of another finding; carets stay below what they mark."""
-    token = f"hf_{'abcdefgh' * 4}ab"
-    variables = f'{{HF_TOKEN: {token}, WANDB_API_KEY: "hunter2hunter2"}}'
+    variables = f'{{HF_TOKEN: {TOKEN}, WANDB_API_KEY: "hunter2hunter2"}}'
     file = put(tmp_path, "job.yaml", f"type: command\ncommand: echo\nenvironment_variables: {variables}\n")
-    put(tmp_path, "other.yaml", f"type: command\ncommand: echo\ndescriptoin: {token}\n")
+    put(tmp_path, "other.yaml", f"type: command\ncommand: echo\ndescriptoin: {TOKEN}\n")
     found = lint([tmp_path]).diagnostics
     text = as_text([*found, Diagnostic(Span(file, 3, 36, 3, 72), "AML552", "")], colour=False, relative_to=tmp_path)
     assert {each.rule for each in found} >= {"AML552", "AML101"}
     assert "environment_variables: {HF_TOKEN: ***" in text
     assert "descriptoin: ***" in text
-    assert token not in text
+    assert TOKEN not in text
     second = next(each for each in found if each.rule == "AML552" and "WANDB" in each.message)
     _, source, carets, *_ = as_text([second], colour=False, relative_to=tmp_path).split("\n")
     assert "hunter2" not in source
     assert source[carets.index("^") :].startswith("***")
+
+
+def test_what_follows_a_secret_stays_above_its_carets(tmp_path: Path) -> None:
+    line = f"command: train --token {TOKEN} --out ${{{{outputs.modle}}}}"
+    start = line.index("outputs.modle") + 1
+    source, carets = excerpt_of(tmp_path, line, start, start + len("outputs.modle"))
+    assert source == f"command: train --token {'***'.ljust(len(TOKEN))} --out ${{{{outputs.modle}}}}"
+    assert source[carets.index("^") :].startswith("outputs.modle}}")
+
+
+def test_a_secret_that_is_cut_by_the_terminal_is_hidden(tmp_path: Path) -> None:
+    file = put(tmp_path, "a.yaml", f"key: {TOKEN} wrong {TOKEN}\n")
+    found = [Diagnostic(Span(file, 1, 43, 1, 48), "AML001", "message")]
+    text = as_text(found, colour=False, relative_to=tmp_path, widest=40)
+    assert "wrong ***" in text
+    assert "abcd" not in text
+
+
+def test_a_secret_that_only_its_key_tells_is_hidden_below_other_findings(tmp_path: Path) -> None:
+    file = put(tmp_path, "a.yaml", "{password: hunter2secret, nmae: x}\n")
+    found = [
+        Diagnostic(Span(file, 1, 27, 1, 31), "AML101", "unknown key"),
+        Diagnostic(Span(file, 1, 12, 1, 25), "AML552", "'password' is set to a secret in plain text"),
+    ]
+    text = as_text(found, colour=False, relative_to=tmp_path)
+    assert text.count("{password: ***          , nmae: x}") == 2
+    assert "hunter2" not in text
+
+
+@pytest.mark.parametrize(
+    ("argument", "is_secret"),
+    [
+        ("./sk-learn-random-forest-training", False),
+        ("https://USER:PASSWORD@pypi.example.com/simple", False),
+        ("https://user:<password>@pypi.example.com/simple", False),
+        ("https://user:your_password@pypi.example.com/simple", False),
+        ("hf_xxxxxxxxxxxxxxxxxxxxxxxxxxxx", False),
+        ("https://ci:hunter2hunter2@pypi.example.com/simple", True),
+        ("sk-proj-abcd_efgh-ijkl-mnop-qrst", True),
+        ("sk-abcdefghijklmnopqrstuvwx1234", True),
+    ],
+)
+def test_names_and_placeholders_are_no_secrets(tmp_path: Path, argument: str, is_secret: bool) -> None:
+    """What lint reports as a secret is what is hidden wherever text is printed."""
+    put(tmp_path, "job.yaml", f"type: command\ncommand: run {argument}\nenvironment: azureml:a:1\n")
+    assert ("AML552" in {each.rule for each in lint([tmp_path]).diagnostics}) == is_secret
+    assert ("***" in redacted(argument)) == is_secret
+
+
+def test_a_long_token_with_the_letters_of_a_placeholder_is_a_secret() -> None:
+    token = f"eyJ{'a1b2' * 20}xxx{'c3d4' * 20}.eyJ{'e5f6' * 20}.{'g7h8' * 10}"
+    assert redacted(f"--token {token}") == "--token ***"
 
 
 def test_a_long_span_is_cut_with_its_line(tmp_path: Path) -> None:

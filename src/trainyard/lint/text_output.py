@@ -46,6 +46,7 @@ def as_text(
     errors are all shown, since each has to be fixed.
     """
     sources = Sources(texts)
+    sources.hide_secrets(diagnostics)
     return "\n\n".join(
         _one(first, others, sources, colour, relative_to, widest) for first, others in _folded(diagnostics)
     )
@@ -86,10 +87,7 @@ def _one(
     gutter = f"{diagnostic.span.line} |"
     excerpt = sources.excerpt(diagnostic.span, widest - len(gutter) - 1)
     if excerpt is not None:
-        before, culprit, after = (redacted(part).ljust(len(part)) for part in excerpt[:3])
-        if diagnostic.rule == SECRET_RULE:
-            culprit = HIDDEN.ljust(len(culprit))
-        source = f"{before}{paint(culprit, _BOLD, of_severity)}{after}".rstrip()
+        source = f"{excerpt.before}{paint(excerpt.culprit, _BOLD, of_severity)}{excerpt.after}".rstrip()
         lines.append(f"{paint(gutter, _BLUE)} {source}")
         lines.append(f"{paint('|'.rjust(len(gutter)), _BLUE)} {paint(excerpt.carets, of_severity)}")
     if diagnostic.hint:
@@ -139,6 +137,16 @@ class Sources:
         blanks = "".join("\t" if character == "\t" else " " * _width(character) for character in before)
         carets = blanks + "^" * max(1, _width(culprit))
         return Excerpt(printable(before), printable(culprit), printable(after), carets)
+
+    def hide_secrets(self, diagnostics: Sequence[Diagnostic]) -> None:
+        """Put `***` in place of the secrets in the files of findings: those of the known forms, and those found."""
+        for file in {each.span.file for each in diagnostics if self.line(each.span.file, 1) is not None}:
+            self._lines[file] = redacted("\n".join(self._lines[file]), keeps_width=True).split("\n")
+        for span in (each.span for each in diagnostics if each.rule == SECRET_RULE):
+            if line := self.line(span.file, span.line):
+                end = span.end_column - 1 if span.end_line == span.line else len(line)
+                hidden = HIDDEN.ljust(end - span.column + 1)
+                self._lines[span.file][span.line - 1] = line[: span.column - 1] + hidden + line[end:]
 
     def line(self, file: Path, number: int) -> str | None:
         """Return a line of a file, counted from 1, without its line end; None if there is none."""

@@ -17,15 +17,30 @@ SECRET_NAME = regex(
     r"auth_token|access_token|hf_token|github_token|wandb_api_key|connection_string|client_secret_value)",
     re.IGNORECASE,
 )
+# What a placeholder has around its word is bounded: a long token may have any three letters by chance.
+PLACEHOLDER = regex(
+    r"<.*>|\$.*|.{,40}(change|replace|your|example|placeholder|dummy|todo|x{3,}|\*\*\*).{,40}|azureml:.*|none|null|true|"
+    r"false|private|redacted|removed|hidden|secret|\w+://.*:(password|<.*>)@",
+    re.IGNORECASE,
+)
 
 
-def redacted(text: str, name: str = "") -> str:
-    """Return a string without the secrets in it; of a value whose name is that of a secret, nothing is left."""
+def redacted(text: str, name: str = "", *, keeps_width: bool = False) -> str:
+    """Return a string without the secrets in it; of a value whose name is that of a secret, nothing is left.
+
+    Placeholders stay. With `keeps_width`, blanks follow each `***`, up to the end of the secret.
+    """
+
+    def hidden(secret: re.Match[str]) -> str:
+        if PLACEHOLDER.fullmatch(secret[0]):
+            return secret[0]
+        return HIDDEN.ljust(len(secret[0])) if keeps_width else HIDDEN
+
     if text and SECRET_NAME.fullmatch(name.rpartition(".")[2]):
         return text if "${{" in text else HIDDEN
     for part, pattern, _ in SECRET_VALUES:
         if part in text:
-            text = re.sub(pattern, HIDDEN, text)
+            text = re.sub(pattern, hidden, text)
     return text
 
 

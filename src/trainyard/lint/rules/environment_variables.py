@@ -12,7 +12,7 @@ from trainyard.settings.suggestions import one_slip_from
 from trainyard.spec.diagnostic import Diagnostic, Span
 from trainyard.spec.documents import Document, Entry, Node, shorten
 from trainyard.spec.rule import Rule
-from trainyard.spec.secrets import SECRET_NAME, SECRET_RULE, SECRET_VALUES
+from trainyard.spec.secrets import PLACEHOLDER, SECRET_NAME, SECRET_RULE, SECRET_VALUES
 
 _NAMES: frozenset[str] = frozenset(known_words("environment_variables"))
 _COUNTS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "CUDA_DEVICE_MAX_CONNECTIONS")
@@ -71,11 +71,6 @@ _RANDOM_TEXT = regex(r"(?=.*\d)(?=.*[A-Za-z])[\w~+/=.-]{12,}")
 _VARIABLE_WITH_SECRET = regex(
     r"\b[A-Z][A-Z0-9_]*(?:TOKEN|SECRET|PASSWORD|PASSWD|API_?KEY|(?:ACCESS|ACCOUNT|STORAGE)_KEY)=[\"']?([^\s\"'$;&|<>{}]{8,})"
 )
-_PLACEHOLDER = regex(
-    r"<.*>|\$.*|.*(change|replace|your|example|placeholder|dummy|todo|xxx|\*\*\*).*|azureml:.*|none|null|true|false|"
-    "private|redacted|removed|hidden|secret",
-    re.IGNORECASE,
-)
 
 
 SECRET = Rule(SECRET_RULE, "secret", "warning").explained(
@@ -108,12 +103,12 @@ def _secret_text(
         return
     for part, pattern, what in possible:
         match = re.search(pattern, text) if part in text else None
-        if match is not None and not _PLACEHOLDER.fullmatch(match[0]):
+        if match is not None and not PLACEHOLDER.fullmatch(match[0]):
             yield SECRET.at(document.span_within(node, *match.span()), f"{what} in plain text", hint)
             return
     if name == "command":
         match = _FLAG_WITH_SECRET.search(text) or _VARIABLE_WITH_SECRET.search(text)
-        if match is not None and not _PLACEHOLDER.fullmatch(match[1]):
+        if match is not None and not PLACEHOLDER.fullmatch(match[1]):
             yield SECRET.at(document.span_within(node, *match.span(1)), "a secret in plain text", hint)
     elif _is_named_secret(name, text):
         yield SECRET.at(node.span, f"'{shorten(name)}' is set to a secret in plain text", hint)
@@ -124,7 +119,7 @@ def _is_named_secret(name: str, text: str) -> bool:
     is_secret_name, is_token_variable = _suggests_secret(name)
     if not is_secret_name and not (is_token_variable and _RANDOM_TEXT.fullmatch(text)):
         return False
-    return not (_PLACEHOLDER.fullmatch(text) or " " in text or "${{" in text or _FILLED_IN.search(text))
+    return not (PLACEHOLDER.fullmatch(text) or " " in text or "${{" in text or _FILLED_IN.search(text))
 
 
 @lru_cache(maxsize=4096)
