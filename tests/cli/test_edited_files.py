@@ -35,6 +35,15 @@ def test_check_names_the_line_and_both_ways_out(trainyard: Run, edited: Path) ->
     assert "`trainyard render --adopt FILE` (edited values), `--release FILE`" in outcome.stderr
 
 
+def test_check_shows_no_secret(trainyard: Run, edited: Path) -> None:
+    token = f"hf_{'abcdefgh' * 4}"
+    edited.write_text(edited.read_text().replace("azureml:gpu-ours\n", f"azureml:gpu-ours  # {token}\n"))
+    outcome = trainyard("render", "--check")
+    assert outcome.exit_code == 1
+    assert "azureml:gpu-ours  # ***" in outcome.stdout
+    assert token not in outcome.stdout + outcome.stderr
+
+
 def test_an_adopted_edit_is_in_the_profile_and_in_every_file(trainyard: Run, edited: Path) -> None:
     outcome = trainyard("render", "--adopt", "pipelines/ddp.yaml")
     assert outcome.exit_code == 0, outcome.stderr

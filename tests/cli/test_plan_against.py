@@ -285,19 +285,28 @@ def test_a_job_that_only_azure_ml_knows_is_within_no_limit(trainyard: Run, repos
 
 
 @pytest.mark.parametrize(
-    ("distribution", "exit_code"), [("distribution: {type: pytorch, process_count_per_instance: 4}", 1), ("", 0)]
+    ("command", "distribution", "exit_code"),
+    [
+        ("python fit.py", "distribution: {type: pytorch, process_count_per_instance: 4}", 1),
+        ("python fit.py --name trainyard-test", "distribution: {type: pytorch, process_count_per_instance: 4}", 1),
+        ("python -m evaluate", "distribution: {type: pytorch}", 0),
+        ("python fit.py", "", 0),
+        ("python -m trainyard.steps.prepare_images", "distribution: {type: pytorch, process_count_per_instance: 4}", 0),
+    ],
 )
 def test_a_program_of_ones_own_in_several_processes_is_within_no_limit(
-    trainyard: Run, repository: Path, distribution: str, exit_code: int
+    trainyard: Run, repository: Path, command: str, distribution: str, exit_code: int
 ) -> None:
     """It may be a training, of which nothing is known; one process alone prepares, or evaluates."""
     (repository / "job.yaml").write_text(
-        f"type: command\ncommand: python fit.py\nenvironment: azureml:torch:1\ncompute: azureml:gpus\n{distribution}\n"
+        f"type: command\ncommand: {command}\nenvironment: azureml:torch:1\ncompute: azureml:gpus\n{distribution}\n"
     )
     for limit in (("--must-fit",), ("--max-usd", "1234567")):
         outcome = trainyard("plan", "job.yaml", *limit)
         assert outcome.exit_code == exit_code
-        is_named = "job.yaml: what job takes is not known: only the training steps are estimated" in outcome.stderr
+        is_named = (
+            "job.yaml: what job takes is not known: only Trainyard's training steps are estimated" in outcome.stderr
+        )
         assert is_named == bool(exit_code)
 
 

@@ -99,7 +99,7 @@ def test_json_holds_the_same_with_units_in_the_names(pipeline_of) -> None:
     assert money["on_demand_usd"] is None
     assert "how long" in money["reason"]
     assert train["memory"]["total_bytes_per_gpu"] is None
-    assert train["time"]["reason"] == "only the training steps are estimated"
+    assert train["time"]["reason"] == "only Trainyard's training steps are estimated"
     assert train["batch"] == {
         "micro_batch_size": 32,
         "accumulation_steps": 2,

@@ -443,7 +443,7 @@ def test_a_folder_without_a_valid_manifest_says_nothing_of_the_data(tmp_path: Pa
     assert (job.steps, job.estimate_reason) == (None, "batch size or sequence length is not known")
 
 
-def _job_of_own_task(tmp_path: Path, settings: str, overrides: str) -> Plan:
+def _job_of_own_task(tmp_path: Path, settings: str, overrides: str, step: str = "train_ddp", gpus: int = 8) -> Plan:
     (tmp_path / "train.yaml").write_text(f"{settings}\n", encoding="utf-8")
     (tmp_path / "waves.py").write_text(OWN_TASK, encoding="utf-8")
     (tmp_path / "job.yaml").write_text(
@@ -452,12 +452,12 @@ type: pipeline
 jobs:
   fit:
     command: >-
-      python -m trainyard.steps.train_ddp --data ${{{{inputs.data}}}} --settings ${{{{inputs.settings}}}}
+      python -m trainyard.steps.{step} --data ${{{{inputs.data}}}} --settings ${{{{inputs.settings}}}}
       --precision bf16 --micro_batch_size 4 {overrides}
     code: .
     environment: azureml:torch:1
     compute: azureml:gpu-t4
-    distribution: {{type: pytorch, process_count_per_instance: 8}}
+    distribution: {{type: pytorch, process_count_per_instance: {gpus}}}
     resources: {{instance_count: 2}}
     inputs:
       data: {{type: uri_folder, path: azureml:waves:1}}
@@ -502,3 +502,26 @@ def test_the_plan_of_an_own_task_has_the_command_that_estimates_it(
     assert planned.beyond(None, must_fit=True)[0].endswith(command)
     dear = planned.beyond(1.0, must_fit=False)[0]
     assert dear.endswith(command), "the number of steps alone would give no price"
+
+
+def test_the_command_has_the_settings_of_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    overrides = "--task 'my waves:Waves' --global_batch_size 64 --activation_checkpointing true"
+    text = reporters.as_text(_job_of_own_task(tmp_path, "epochs: 1", overrides, gpus=4))
+    assert "--task 'my waves:Waves' --data DATA --sku Standard_ND96asr_v4 --nodes 2 --gpus-per-node 4 " in text
+    assert "--micro-batch-size 4 --accumulation-steps 2 --activation-checkpointing full --precision bf16\n" in text
+
+
+def test_the_command_leaves_the_engine_open_where_deepspeed_is_not_configured_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = reporters.as_text(_job_of_own_task(tmp_path, "task: waves:Waves", "", step="train_deepspeed"))
+    assert "--nodes 2 --engine ENGINE --micro-batch-size 4 --precision bf16\n" in text
+
+
+def test_a_task_without_a_value_is_not_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = reporters.as_text(_job_of_own_task(tmp_path, "epochs: 1", "--task $TASK"))
+    assert "the task is not known" in text
+    assert "--task None" not in text

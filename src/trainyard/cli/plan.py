@@ -45,8 +45,12 @@ _METRICS_PORT = "metrics"
 @click.option("--against", metavar="REF", help="A branch, a commit or HEAD~1 of git: show only what changes since.")
 @click.option("--profile", metavar="NAME", help="Plan it as rendered for this profile; FILE itself stays as it is.")
 @click.option("--sku", metavar="NAME", help="The Azure size of clusters that no file here describes.")
-@click.option("--max-usd", type=AtLeast(0.0), help="Exit with 1 if all trainings cost more on demand, for CI.")
-@click.option("--must-fit", is_flag=True, help="Exit with 1 if a training does not fit in memory, for CI.")
+@click.option(
+    "--max-usd",
+    type=AtLeast(0.0),
+    help="For CI: exit with 1 if all trainings cost more on demand, or if it is not known.",
+)
+@click.option("--must-fit", is_flag=True, help="For CI: exit with 1 if a training does not fit, or if it is not known.")
 @click.option("--base-model", metavar="NAME|PATH", help="What a base model that Azure ML keeps is: llama-3.2-1b.")
 @click.option("--tokens", type=Amount(), help="Tokens of the training data, such as 300B, for its number of steps.")
 @click.option("--images", type=Amount(), help="The same for images, such as 1.28M.")

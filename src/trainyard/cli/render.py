@@ -21,6 +21,7 @@ from trainyard.render.settings import read_applied, read_settings
 from trainyard.render.writing import write
 from trainyard.settings.quantities import counted
 from trainyard.spec.diagnostic import SpecError
+from trainyard.spec.secrets import redacted
 from trainyard.terminal import print_error, print_notes, short
 
 
@@ -100,8 +101,8 @@ def _print_drift(project: Project, profile: str | None, settings: Mapping[str, o
     drifted = drifts.find_drift(project, profile, settings, out)
     for drift in drifted:
         click.echo(f"{short(drift.path)}: {drift.reason}", err=True)
-        print_notes(f"  {line}" for line in _lines_to_change(project, drift))
-        click.echo(drift.diff, nl=False)
+        print_notes(f"  {redacted(line)}" for line in _lines_to_change(project, drift))
+        click.echo(redacted(drift.diff), nl=False)
     if not drifted:
         click.echo("rendered files match their templates and profile", err=True)
         return False
@@ -139,7 +140,7 @@ def _show_difference(project: Project, rendered: Rendering, *, whole: bool) -> N
     if whole:
         for meaning in found:
             click.echo(f"{meaning}\n")
-        click.echo("".join(drift.diff for drift in changed), nl=False)
+        click.echo(redacted("".join(drift.diff for drift in changed)), nl=False)
     else:
         for line in summary(rendered, changed, found):
             click.echo(line)

@@ -79,7 +79,7 @@ def _before(job: JobUse, resolution: Resolution) -> tuple[str, ...]:
 
 def _plan_job(job: JobUse, resolution: Resolution, computes: Computes, stated: Stated) -> JobPlan:
     processes = job.processes()
-    compute = _compute(job)
+    distribution, compute = job.job.effective_distribution, _compute(job)
     sku = _sku(job, computes)
     kind = kind_of_job(job, processes.nodes, sku)
     batch = batch_of(job, processes.training_processes, resolution)
@@ -108,7 +108,7 @@ def _plan_job(job: JobUse, resolution: Resolution, computes: Computes, stated: S
         estimate=found,
         estimate_reason=reason,
         is_training=is_training(job),
-        may_train=job.job.effective_distribution is not None and "trainyard" not in str(job.component.command.data),
+        may_train=distribution is not None and processes.training_processes > 1 and job.step_settings is None,
         steps=steps_of(job, batch, stated),
         data_shares=data_shares_of(job),
     )

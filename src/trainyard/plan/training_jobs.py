@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -67,12 +68,14 @@ class TrainingJobs:
         """Return what a training job does in a step. UsageError says why there is nothing to estimate."""
         step = _STEP.search(str(job.component.command.data))
         if step is None:
-            raise UsageError("only the training steps are estimated")
+            raise UsageError("only Trainyard's training steps are estimated")
         if step.group(1) == "tensorflow":
             raise UsageError("Keras models are not counted")
         task = _value(job, "task")
+        if task is None:
+            raise UsageError("the task is not known")
         if task not in _TASKS:
-            own = _estimate_of_own_task(job, step.group(1), sku, processes.nodes, batch)
+            own = _estimate_of_own_task(job, step.group(1), sku, processes, batch)
             raise UsageError(f"only the tasks {', '.join(_TASKS)} are; of your own, with prepared DATA: {own}")
         if _value(job, "module") is not None:
             raise UsageError("the model is a LightningModule of your own")
@@ -269,14 +272,26 @@ def _engine(job: JobUse, step: str) -> tuple[str, bool, bool]:
     return f"zero{stage}", optimizer, parameters
 
 
-def _estimate_of_own_task(job: JobUse, step: str, sku: Sku | None, nodes: int, batch: JobBatch | None) -> str:
+def _estimate_of_own_task(
+    job: JobUse, step: str, sku: Sku | None, processes: ProcessCounts, batch: JobBatch | None
+) -> str:
     """Return the command that estimates a training of the user's own task: by the settings file, if that names it."""
     task = job.setting("task")
     file = task.written.span.file if isinstance(task, Known) else None
     has_settings = file is not None and file not in (job.job.key_span.file, job.component.file)
-    named = short(file) if file and has_settings else _value(job, "task")
-    machines = f"--sku {sku.name if sku is not None else 'SIZE'} --nodes {nodes}"
-    settings = f"--engine {_engine(job, step)[0]} --micro-batch-size {batch.micro_batch_size if batch else 'N'}"
+    named = shlex.quote(str(short(file) if file and has_settings else _value(job, "task")))
+    machines = f"--sku {sku.name if sku is not None else 'SIZE'} --nodes {processes.nodes}"
+    if sku is not None and processes.processes_per_node < sku.gpu_count:
+        machines += f" --gpus-per-node {processes.processes_per_node}"
+    try:
+        engine = _engine(job, step)[0]
+    except UsageError:
+        engine = "ENGINE"
+    settings = f"--engine {engine} --micro-batch-size {batch.micro_batch_size if batch else 'N'}"
+    if batch and (batch.accumulation_steps or 1) > 1:
+        settings += f" --accumulation-steps {batch.accumulation_steps}"
+    if (checkpointing := _checkpointing(job, is_text=True)) != "none":
+        settings += f" --activation-checkpointing {checkpointing}"
     precision = _value(job, "precision") or "fp32"
     return f"trainyard estimate --task {named} --data DATA {machines} {settings} --precision {precision}"
 
