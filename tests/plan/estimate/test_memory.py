@@ -549,7 +549,7 @@ def test_autocast_has_a_copy_of_every_matrix_until_the_backward_pass(training: M
 
 
 def test_the_allocator_reuses_what_activations_leave_for_logits(training: Make) -> None:
-    """And keeps an eighth of all else."""
+    """And keeps 12 % of all else."""
     few, many = (memory_of(training(activation_checkpointing=kind)) for kind in ("full", "none"))
     else_of_few, else_of_many = (each.total - each.logits for each in (few, many))
     assert few.reserved - few.total == pytest.approx(0.12 * else_of_few + 0.6 * (few.logits - few.activations))

@@ -127,6 +127,14 @@ def test_the_last_rounds_were_predicted_by_the_formulas_of_today() -> None:
     assert (f"## First predictions: round {FIXED_ROUND}" in page) == bool(unseen)
 
 
+def test_the_page_on_plans_says_how_many_trainings_are_compared() -> None:
+    """With those that were predicted before they were compared, which each round adds to."""
+    text = (DOCS / "plan.md").read_text(encoding="utf-8")
+    compared = [row for row in held_out_trainings() if row.rate or row.memory_bytes]
+    published = f"compares the estimate with {len(published_trainings())} published trainings"
+    assert f"{published}, and with {len(compared)} that were predicted before they were compared" in text
+
+
 def test_the_page_leads_with_first_predictions_and_says_which_bars_they_miss() -> None:
     """Of the round that the formulas of today had not seen, in a table, and of the two before in a paragraph.
 

@@ -19,10 +19,10 @@ MEMORY_EFFICIENCY, _GDDR_EFFICIENCY, _HBM_EFFICIENCY = 0.8, 0.9, 0.7
 """The share of its memory's rate that a GPU reaches outside of products: 4.11 of 5.3 TB/s for a copy on MI300X
 (https://github.com/samuel-bohman/AI-benchmarking-guide/blob/main/Azure_Results/ND_MI300X_v5_results.md), which Volta is
 given too. Others were chosen by published trainings (docs/estimates.md): GPUs with GDDR have few bytes a second for
-each multiprocessor, so that its threads ask for enough of them at a time (Little's law), those with HBM since Ampere
-twice as many and more."""
+each multiprocessor, and its threads ask for enough of them at a time (Little's law). With HBM since Ampere they have
+twice as many and more, and the threads ask for too few."""
 
-_MANY_BYTES_A_MULTIPROCESSOR = ("Ampere", "Hopper", "Blackwell")
+_HBM_SINCE_AMPERE = ("Ampere", "Hopper", "Blackwell")
 
 SLOWEST_GPU = 1.06
 """How much longer than one GPU several take for the same work: all wait for the slowest. GPUs of one kind differ by 8 %
@@ -222,5 +222,5 @@ def _precision_16(training: TrainingShape) -> str:
 def _memory_rate(training: TrainingShape) -> float:
     """Return the bytes a second that a GPU reads and writes."""
     gpu = training.machines.gpu
-    share = _HBM_EFFICIENCY if gpu.generation in _MANY_BYTES_A_MULTIPROCESSOR else MEMORY_EFFICIENCY
+    share = _HBM_EFFICIENCY if gpu.generation in _HBM_SINCE_AMPERE else MEMORY_EFFICIENCY
     return gpu.memory_gbyte_per_second * 1e9 * (_GDDR_EFFICIENCY if gpu.memory_type.startswith("GDDR") else share)

@@ -10,8 +10,8 @@ from trainyard.plan.estimate.training import QUANTIZED_BYTES, TrainingShape
 _CACHED, _CACHED_LOGITS = 0.12, 0.6
 """What PyTorch's allocator keeps beyond its tensors at their peak: shares of activations, whose blocks are of many
 sizes, and of logits, whose blocks are too large for anything but as many activations. From 30 runs on A100 that publish
-both (https://github.com/foundation-model-stack/fms-acceleration/tree/main/scripts/benchmarks/refs). The first counts of
-all but logits: published trainings take that much more than is counted, whatever they take it for."""
+both (https://github.com/foundation-model-stack/fms-acceleration/tree/main/scripts/benchmarks/refs). The first
+applies to everything but logits: published trainings take that much more than is counted."""
 
 _FREES_GRADIENTS, _LIMITS_GATHERS = 2023, 2024
 """From these years on: torch 2.0's `zero_grad` frees gradients, before it filled them with zeros; FSDP of 2.1 gathers a

@@ -60,8 +60,8 @@ class Machines:
         """What a GPU sends to the others of its machine, in one direction: over a bridge, if there are two of them.
 
         More than two talk over PCIe between bridged pairs: the floors of Azure's node health check are 193 GB/s on
-        NC48ads A100 v4 and 25 GB/s on NC96ads. NVLink 2 has no switch: two of its GPUs share two of the six links of
-        each, and four of them four (NVIDIA's DGX-1 with V100, WP-08437-002).
+        NC48ads A100 v4 and 25 GB/s on NC96ads. Machines with up to eight V100 have no switch: two V100 share two of
+        the six links of each, and four of them four (NVIDIA's DGX-1 with V100, WP-08437-002).
         """
         is_bridged = self.sku is not None and (self.sku.nvlink or "").startswith("bridge") and self.gpus_per_node == 2
         if is_bridged:
