@@ -57,7 +57,7 @@ _FIRST = """## First predictions: round 10
 
 Round 10 has {time_rows} published trainings with a rate and {memory_rows} with a memory figure, from {documents} files
 and threads, none of them used before, of {places} repositories and sites. Today's formulas (730f7295) were written
-without its values, and what they predict was committed (c8196684) before the values were entered in the table. No
+without its values, and what they predict was committed (47038a5f) before the values were entered in the table. No
 formula has been changed since.
 
 {bars}
