@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -35,7 +35,7 @@ from trainyard.steps.training.observing.recorder import Recorder
 from trainyard.steps.training.optimizer import OptimizerSettings
 from trainyard.steps.training.precision import Precision
 from trainyard.steps.training.randomness import seed_everything
-from trainyard.steps.training.samples.batches import MicroBatch, Tensors
+from trainyard.steps.training.samples.batches import Batches, MicroBatch, Tensors
 from trainyard.steps.training.samples.plan import Progress, Step, TrainingPlan
 from trainyard.steps.training.stopping import StopRequest
 from trainyard.steps.training.tasks.task import Task
@@ -165,7 +165,7 @@ def whole_loop(
                 plan=plan,
                 engine=engine,
                 precision=precision,
-                batches=_BatchesInMemory(plan, batches, observer.steps_begin),  # type: ignore[arg-type]
+                batches=cast(Batches, _BatchesInMemory(plan, batches, observer.steps_begin)),
                 agreement=Agreement(world),
                 checkpoints=checkpoints,
                 stop_request=stop_request,

@@ -37,6 +37,10 @@ _Fill = Callable[[torch.Tensor, int, torch.Generator], None]
 """Gives values to a chunk that begins at some element of a tensor, or to the part of it that it is about."""
 
 
+class CannotDraw(Exception):
+    """A model does something with its weights that cannot be done to chunks of them later: it has to be built."""
+
+
 @dataclass(frozen=True)
 class NewWeight:
     """How to draw any range of a tensor."""
@@ -69,7 +73,8 @@ def chunks(start: int, stop: int) -> range:
 def to_draw(build: Callable[[], Any]) -> tuple[Any, dict[torch.Tensor, NewWeight]]:
     """Return the model that `build` returns with all parameters on the meta device, and how to draw these.
 
-    Raise an exception, of whatever kind, if that is not known of one of them. Takes one number from torch's generator.
+    CannotDraw if that is not known of one of them, or what the model raises without memory. Takes one number from
+    torch's generator.
     """
     # Models import it, which fails while tensors are not what they were.
     import torch._dynamo
@@ -80,12 +85,12 @@ def to_draw(build: Callable[[], Any]) -> tuple[Any, dict[torch.Tensor, NewWeight
     with replaced(torch.Tensor, "is_meta", value=False), truncated, noting:
         model = build()
     if any(_is_on_meta(value) for each in model.modules() for value in (*each.buffers(), *vars(each).values())):
-        raise NotImplementedError("something was computed from weights")
+        raise CannotDraw("something was computed from weights")
     weights = {}
     for name, tensor in model.named_parameters():
         fills = noting.fills.pop(storage_id(tensor), None)
         if not fills or not tensor.is_contiguous() or tensor.dtype not in _DRAWN:
-            raise NotImplementedError(f"it is not known what initializes {name}")
+            raise CannotDraw(f"it is not known what initializes {name}")
         weights[tensor] = NewWeight(tuple(tensor.shape), fills, tensor.dtype, first_chunk)
         first_chunk += math.ceil(tensor.numel() / CHUNK_ELEMENTS)
     return model, weights
@@ -106,7 +111,7 @@ class _Noting(TorchDispatchMode):
             kwargs["device"] = "cpu"
         elif function._schema.is_mutable and any(map(_is_on_meta, tree_leaves((args, kwargs)))):
             if kwargs.get("generator") is not None:
-                raise NotImplementedError("drawn by a generator of the model's own")
+                raise CannotDraw("drawn by a generator of the model's own")
             self._note(function, kind, *args)
         return function(*args, **kwargs)
 
@@ -119,7 +124,7 @@ class _Noting(TorchDispatchMode):
 
     def _note(self, function: Any, kind: Any, target: torch.Tensor, *arguments: Any) -> None:
         if kind not in _FILLS or any(map(_is_on_meta, arguments)) or not target.is_contiguous():
-            raise NotImplementedError(f"initialized by {function}")
+            raise CannotDraw(f"initialized by {function}")
         first = target.storage_offset()
         # Copied, as the model may change it afterwards. A tensor to fill with is a single number.
         values = [each.clone() if torch.is_tensor(each) else each for each in arguments]
@@ -136,7 +141,7 @@ class _Noting(TorchDispatchMode):
         if target.nbytes == target.untyped_storage().nbytes():
             before.clear()
         elif not before:
-            raise NotImplementedError(f"initialized in parts by {function}")
+            raise CannotDraw(f"initialized in parts by {function}")
         before.append(fill)
 
 
