@@ -69,7 +69,12 @@ from trainyard.steps.training.from_transformers import save_model
 from trainyard.steps.training.new_weights import CHUNK_ELEMENTS, chunks
 from trainyard.steps.training.optimizer import OptimizerSettings
 from trainyard.steps.training.samples.plan import Progress
-from trainyard.steps.training.weights_in_files import FileReader, ModelInFiles, model_in_files, with_new_weights
+from trainyard.steps.training.weights_in_files import (
+    ModelWithoutWeights,
+    WeightReader,
+    model_without_weights,
+    with_new_weights,
+)
 from trainyard.steps.training.weights_to_files import (
     PlannedFile,
     Saving,
@@ -126,7 +131,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         files = planned_files(model, lambda saved: save_model(saved, Path(folder), SHARD_BYTES))
     assert files is not None
-    new = model_in_files(lambda: with_new_weights(lambda: LlamaForCausalLM(LlamaConfig(**SIZES_70B))))
+    new = model_without_weights(lambda: with_new_weights(lambda: LlamaForCausalLM(LlamaConfig(**SIZES_70B))))
     assert new is not None
     figures: dict[str, dict[str, Figures]] = {}
     for engine in ("fsdp", "hsdp"):
@@ -146,7 +151,7 @@ def main() -> int:
                 missed += [f"{engine} {ranks} {what}: more {key} per rank" for key in grown]
     shard, started = RowsOfRank(1, RANKS[-1]), time.monotonic()
     for tensor, weight in new.weights.items():
-        FileReader().elements(weight, *shard.elements(tensor.shape))
+        WeightReader().elements(weight, *shard.elements(tensor.shape))
     draw_seconds = round(time.monotonic() - started, 1)
     print(f"a rank of {RANKS[-1]} drew its new weights in {draw_seconds} s")
     sockets = {
@@ -199,7 +204,7 @@ def _start(model: torch.nn.Module, files: list[PlannedFile], ranks: int, shards:
     return _most(found, sum(tensor.nbytes for tensor in model.parameters()))
 
 
-def _start_with_new_weights(new: ModelInFiles, ranks: int, shards: int) -> Figures:
+def _start_with_new_weights(new: ModelWithoutWeights, ranks: int, shards: int) -> Figures:
     """What ranks draw of a new model, in whole chunks, and get from other replicas."""
     turns = readers_in_turn(new.weights, ranks // shards)
     found = []

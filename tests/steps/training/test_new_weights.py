@@ -20,7 +20,7 @@ from trainyard.steps import train_ddp
 from trainyard.steps.runtime.files import sha256_of_json
 from trainyard.steps.training.checkpoints.commit import read_commit
 from trainyard.steps.training.new_weights import CHUNK_ELEMENTS, SCHEME, NewWeight, to_draw
-from trainyard.steps.training.weights_in_files import FileReader, model_in_files, with_new_weights
+from trainyard.steps.training.weights_in_files import WeightReader, model_without_weights, with_new_weights
 
 SIZES = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 512, "pad_token_id": 3}
 LLAMA = SIZES | {"intermediate_size": 128, "num_key_value_heads": 2}
@@ -113,12 +113,12 @@ def test_they_are_distributed_as_transformers_does(model_type: str) -> None:
 def test_a_model_without_them_has_what_draws_the_same_bits(model_type: str) -> None:
     build = builder(model_type)
     whole = seeded(lambda: with_new_weights(build))
-    without = seeded(lambda: model_in_files(lambda: with_new_weights(build)))
+    without = seeded(lambda: model_without_weights(lambda: with_new_weights(build)))
     assert without is not None
     assert all(tensor.is_meta for tensor in without.module.parameters())
     assert len(without.weights) == len([*whole.parameters()]), "those with several names are one"
     for tensor, expected in zip(without.module.parameters(), whole.parameters(), strict=True):
-        assert torch.equal(FileReader().elements(without.weights[tensor]).view(expected.shape), expected)
+        assert torch.equal(WeightReader().elements(without.weights[tensor]).view(expected.shape), expected)
 
 
 def drawn(build: Callable[[], torch.nn.Module]) -> list[NewWeight]:
@@ -212,7 +212,9 @@ def test_what_a_task_does_to_new_weights_is_kept(change: Callable[[torch.Tensor]
         change(model[0].weight)
         return model
 
-    assert model_in_files(new_model) is None, "it has to be built: what would be drawn is not what the task wants"
+    assert model_without_weights(new_model) is None, (
+        "it has to be built: what would be drawn is not what the task wants"
+    )
 
 
 def test_numbers_and_shared_weights_are_as_the_model_has_them() -> None:
@@ -238,7 +240,7 @@ def test_numbers_and_shared_weights_are_as_the_model_has_them() -> None:
 @pytest.mark.parametrize("model", [Dependent, HalfOfIt, Copied, Whole, OfItsOwnGenerator])
 def test_a_model_that_cannot_be_drawn_is_built(model: type[torch.nn.Module]) -> None:
     """It gets the same weights whether it was asked before or not."""
-    assert seeded(lambda: model_in_files(lambda: with_new_weights(model))) is None
+    assert seeded(lambda: model_without_weights(lambda: with_new_weights(model))) is None
     built = with_new_weights(model)
     expected = seeded(lambda: with_new_weights(model))
     assert all(torch.equal(one, other) for one, other in zip(built.parameters(), expected.parameters(), strict=True))

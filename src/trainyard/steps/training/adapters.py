@@ -28,9 +28,9 @@ from trainyard.steps.training.precision import DTYPES
 from trainyard.steps.training.tasks.chosen import ChosenTask, read_base_digest
 from trainyard.steps.training.tasks.task import Task
 from trainyard.steps.training.weights_in_files import (
-    ModelInFiles,
-    NotInFiles,
-    model_in_files,
+    CannotLeaveOut,
+    ModelWithoutWeights,
+    model_without_weights,
     weights_may_stay_out,
 )
 from trainyard.steps.training.weights_to_files import Combined, Saving, write_tensors
@@ -79,7 +79,7 @@ def new_model(task: Task, settings: Training) -> torch.nn.Module:
 
     trained_whole = task.modules_trained_whole(model)
     if trained_whole and weights_may_stay_out():
-        raise NotInFiles("peft copies the modules that are trained whole")
+        raise CannotLeaveOut("peft copies the modules that are trained whole")
     if settings.tuning == "qlora":
         _quantize(model)
     targets = settings.lora_targets.replace(" ", "")
@@ -169,9 +169,11 @@ def save_trained_model(task: Task, engine: Engine, settings: Training, still_at_
         return
     folder = settings.model / ADAPTERS_FOLDER if settings.merge_adapters else settings.model
     if settings.merge_adapters:
-        trained: ModelInFiles | None = ModelInFiles(engine.model if engine.replica is None else engine.replica, {})
+        trained: ModelWithoutWeights | None = ModelWithoutWeights(
+            engine.model if engine.replica is None else engine.replica, {}
+        )
         if settings.tuning == "qlora":  # merged into the weights before they were rounded to 4 bits
-            trained = model_in_files(partial(new_model, task, replace(settings, tuning="lora")))
+            trained = model_without_weights(partial(new_model, task, replace(settings, tuning="lora")))
         combined = _merged_by_layer(trained) if is_known and trained is not None else None
         if combined is None or not saving.in_parts(task.new_model, save, dtype, combined):
             saving.log_whole_model(task.new_model)
@@ -180,7 +182,7 @@ def save_trained_model(task: Task, engine: Engine, settings: Training, still_at_
     saving.in_parts(build, lambda model: save_adapters(model, folder), dtype)
 
 
-def _merged_by_layer(trained: ModelInFiles) -> dict[str, Combined] | None:
+def _merged_by_layer(trained: ModelWithoutWeights) -> dict[str, Combined] | None:
     """Return of what the tensors of the merged model consist that differ from the engine's, or are in files.
 
     None if some are shared.

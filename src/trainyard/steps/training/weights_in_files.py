@@ -46,8 +46,8 @@ DTYPES_IN_FILES = {
 """By their names in safetensors files, in the order in which its writer sorts tensors."""
 
 
-class NotInFiles(Exception):
-    """The files do not hold a model's tensors as they are in the model: it has to be built to have its weights."""
+class CannotLeaveOut(Exception):
+    """Weights are neither in files as they are in the model, nor drawn: it has to be built to have them."""
 
 
 class _Asked(BaseException):
@@ -71,7 +71,7 @@ Weight = WeightInFile | NewWeight
 
 
 @dataclass(frozen=True)
-class ModelInFiles:
+class ModelWithoutWeights:
     """A model without memory for those of its tensors that are in files or new."""
 
     module: torch.nn.Module
@@ -84,7 +84,7 @@ _found: ContextVar[dict[torch.Tensor, Weight] | None] = ContextVar("found", defa
 
 
 @torch.random.fork_rng(devices=[])  # whoever builds the model after all has the random numbers of one who did not ask
-def model_in_files(new_model: Callable[[], torch.nn.Module]) -> ModelInFiles | None:
+def model_without_weights(new_model: Callable[[], torch.nn.Module]) -> ModelWithoutWeights | None:
     """Return the model without its weights, if all are in files or new. None if it has to be built, for any reason."""
     try:
         with _without_weights({}), torch.device("meta"):
@@ -97,7 +97,7 @@ def model_in_files(new_model: Callable[[], torch.nn.Module]) -> ModelInFiles | N
     try:
         with _without_weights({}) as found:
             model = new_model()
-        return ModelInFiles(model, _on_meta(model, found))
+        return ModelWithoutWeights(model, _on_meta(model, found))
     except Exception:  # if the user can fix it, building the model says so in full
         return None
 
@@ -117,14 +117,14 @@ def only_shapes_are_wanted() -> bool:
 
 
 def leave_in_files(folder: Path, config: Any, build: Callable[[], Any]) -> Any:
-    """Return a model of transformers whose tensors are in files as they are. NotInFiles for any other.
+    """Return a model of transformers whose tensors are in files as they are. CannotLeaveOut for any other.
 
     `build` makes it with new weights, for which there is no memory; buffers that are not in files have their values. In
     the place of each tensor is one of its shape that takes none.
     """
     files = _files_by_key(folder)
     if getattr(config, "quantization_config", None) is not None:
-        raise NotInFiles("quantized")
+        raise CannotLeaveOut("quantized")
     dtype = config.dtype if config.dtype is not None else _first_floating_dtype(files)
     with _parameters_without_memory():
         model = build()
@@ -133,7 +133,7 @@ def leave_in_files(folder: Path, config: Any, build: Callable[[], Any]) -> Any:
         names.setdefault(tensor, []).append(name)
     keys = {tensor: [name for name in named if name in files] for tensor, named in names.items()}
     if any(len(found) != 1 for found in keys.values()):
-        raise NotInFiles("a tensor is missing, or one with several names is there several times")
+        raise CannotLeaveOut("a tensor is missing, or one with several names is there several times")
     found = {tensor: key for tensor, (key,) in keys.items()}
     _refuse_conversions(model, list(found.values()))
     warn_of_differences(folder, unused=tuple(_unused(model, files.keys() - set().union(*names.values()))))
@@ -161,7 +161,7 @@ def with_new_weights(build: Callable[[], Any]) -> Any:
     if stay_out:
         _leave_out(model, weights)
     else:
-        reader = FileReader()
+        reader = WeightReader()
         drawn = {tensor: reader.elements(weight).view(tensor.shape) for tensor, weight in weights.items()}
         replace_tensors(model, {tensor: of_same_kind(tensor, values) for tensor, values in drawn.items()})
     return model
@@ -178,7 +178,7 @@ def warn_of_differences(folder: Path, *, new: tuple[str, ...] = (), unused: tupl
         print(f"warning: {folder} has {first_names(unused)}, which the model lacks: not used", flush=True)
 
 
-class FileReader:
+class WeightReader:
     """Reads weights, and keeps the files open for as long as it exists."""
 
     def __init__(self) -> None:
@@ -254,31 +254,31 @@ def _parameters_without_memory() -> Iterator[None]:
 
 
 def _refuse_conversions(model: Any, keys: Sequence[str]) -> None:
-    """NotInFiles if transformers would rename or compute some of the tensors while it loads them."""
+    """CannotLeaveOut if transformers would rename or compute some of the tensors while it loads them."""
     from transformers.conversion_mapping import get_model_conversion_mapping
 
     for transform in get_model_conversion_mapping(model):
         if any(transform.rename_source_key(key)[1] is not None for key in keys):
-            raise NotInFiles("converted when loaded")
+            raise CannotLeaveOut("converted when loaded")
 
 
 def _located(
     found: dict[torch.Tensor, str], files: dict[str, Path], dtype: torch.dtype, model: Any
 ) -> dict[torch.Tensor, WeightInFile]:
-    """Return where each tensor is. NotInFiles for another shape, or a rounding from which a model exempts some."""
+    """Return where each tensor is. CannotLeaveOut for another shape, or a rounding from which a model exempts some."""
     weights = {}
     opened: dict[Path, Any] = {file: safe_open(file, framework="pt") for file in set(files.values())}
     for tensor, key in found.items():
         part = opened[files[key]].get_slice(key)
         if tuple(part.get_shape()) != tuple(tensor.shape):
-            raise NotInFiles("of another shape")
+            raise CannotLeaveOut("of another shape")
         is_floating = tensor.is_floating_point()
         in_file = DTYPES_IN_FILES.get(part.get_dtype())
         if in_file is None or in_file.is_floating_point != is_floating:
-            raise NotInFiles("of another type")
+            raise CannotLeaveOut("of another type")
         rounded_to = dtype if is_floating else in_file
         if rounded_to != in_file and (model._keep_in_fp32_modules or model._keep_in_fp32_modules_strict):
-            raise NotInFiles("rounded in parts")
+            raise CannotLeaveOut("rounded in parts")
         final = torch.float32 if is_floating else tensor.dtype
         weights[tensor] = WeightInFile(files[key], key, tuple(tensor.shape), rounded_to, final)
     return weights
@@ -309,16 +309,16 @@ def _is_as_made(stand_in: torch.Tensor) -> bool:
 def _on_meta(model: torch.nn.Module, weights: dict[torch.Tensor, Weight]) -> dict[torch.Tensor, Weight]:
     """Replace what stands for weights by tensors on the meta device.
 
-    NotInFiles if something was made from it, or if it has values, which a user's task may have given it.
+    CannotLeaveOut if something was made from it, or if it has values, which a user's task may have given it.
     """
     present = {tensor for owner in model.modules() for _, _, tensor in own_tensors(owner)}
     if not weights or not weights.keys() <= present:
-        raise NotInFiles("not all of it is used")
+        raise CannotLeaveOut("not all of it is used")
     if not all(map(_is_as_made, weights)):
-        raise NotInFiles("weights were changed after the model was built")
+        raise CannotLeaveOut("weights were changed after the model was built")
     for tensor in present - weights.keys():
         if tensor.is_meta or (tensor.is_floating_point() and tensor.isnan().any()):
-            raise NotInFiles("something was computed from weights")
+            raise CannotLeaveOut("something was computed from weights")
     on_meta = {
         tensor: of_same_kind(tensor, torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")) for tensor in weights
     }

@@ -36,7 +36,7 @@ from trainyard.steps.training.engines.engine import Engine
 from trainyard.steps.training.engines.shared_model import without_memory
 from trainyard.steps.training.fragments import MODEL_KEY, Fragment, tensors_of
 from trainyard.steps.training.new_weights import storage_id
-from trainyard.steps.training.weights_in_files import DTYPES_IN_FILES, FileReader, Weight
+from trainyard.steps.training.weights_in_files import DTYPES_IN_FILES, Weight, WeightReader
 
 _TYPE_NAMES = {dtype: name for name, dtype in DTYPES_IN_FILES.items()}
 _LENGTH_BYTES, _ALIGNMENT_BYTES = 8, 8
@@ -391,7 +391,7 @@ def wanted_tensors(files: Sequence[PlannedFile], combined: Mapping[str, Combined
 def _contents(
     file: PlannedFile, combined: Mapping[str, Combined], arriving: Iterator[torch.Tensor]
 ) -> Iterator[bytes | memoryview]:
-    reader, tensors = FileReader(), [(tensor.name, tensor.dtype, tensor.shape) for tensor in file.tensors]
+    reader, tensors = WeightReader(), [(tensor.name, tensor.dtype, tensor.shape) for tensor in file.tensors]
     yield file_header(_METADATA, tensors, _ALIGNMENT_BYTES)
     for tensor in file.tensors:
         if (source := combined.get(tensor.source)) is None:

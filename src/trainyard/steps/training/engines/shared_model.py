@@ -19,9 +19,9 @@ from trainyard.settings.quantities import memory
 from trainyard.steps.runtime.world import World
 from trainyard.steps.training.fragments import tensors_of
 from trainyard.steps.training.weights_in_files import (
-    FileReader,
-    ModelInFiles,
-    model_in_files,
+    ModelWithoutWeights,
+    WeightReader,
+    model_without_weights,
     of_same_kind,
     own_tensors,
     replace_tensors,
@@ -62,11 +62,11 @@ def shared_model(
     A rank that holds a shard may get only these rows of each parameter; then the values of the others are undefined.
     Every rank calls it.
     """
-    found = model_in_files(new_model)
+    found = model_without_weights(new_model)
     if world.sum(torch.tensor(float(found is None))).item() > 0 or found is None:
         built: list[torch.nn.Module] = []
         world.let_some_work(lambda: built.append(new_model()), still_at_work, works=world.is_main)
-        found = ModelInFiles(built[0] if built else without_memory(new_model), {})
+        found = ModelWithoutWeights(built[0] if built else without_memory(new_model), {})
         if (size := sum(tensor.nbytes for tensor in tensors_of(found.module).values())) >= _LARGE_BYTES:
             world.log(
                 f"rank 0 has built the whole model, {memory(size)} of main memory, and sends it to the other ranks"
@@ -84,7 +84,7 @@ class SharedModel:
     """
 
     def __init__(
-        self, found: ModelInFiles, world: World, still_at_work: Callable[[], None], shard: RowsOfRank | None
+        self, found: ModelWithoutWeights, world: World, still_at_work: Callable[[], None], shard: RowsOfRank | None
     ) -> None:
         self.module, self.weights = found.module, found.weights
         self.bytes_read = 0
@@ -110,7 +110,7 @@ class SharedModel:
         It is read before any of it is sent, so that ranks do not wait for each other's files one by one.
         """
         self._still_at_work()
-        reader = FileReader()
+        reader = WeightReader()
         for tensor in dict.fromkeys(tensor for owner in part.modules() for _, _, tensor in own_tensors(owner)):
             shard = self._shard_of(tensor)
             is_own = shard.replicas is None or self._turns[shard].get(tensor) == shard.replicas.rank()
@@ -131,7 +131,7 @@ class SharedModel:
         """
         if tensor not in self.weights:
             return from_rank_zero(tensor, self._world).view(-1)[start:stop]
-        return FileReader().elements(self.weights[tensor], start, stop).to(self._world.device)
+        return WeightReader().elements(self.weights[tensor], start, stop).to(self._world.device)
 
     def _arrive(self, tensor: torch.Tensor) -> torch.Tensor:
         if tensor not in self._arrived:
