@@ -121,6 +121,29 @@ def test_names_and_placeholders_are_no_secrets(tmp_path: Path, argument: str, is
     assert ("***" in redacted(argument)) == is_secret
 
 
+@pytest.mark.parametrize(
+    ("arguments", "secrets"),
+    [
+        ("--api-key your_key --api-key Zx81qwLm7aa0", ["Zx81qwLm7aa0"]),
+        ("--api-key your_key && WANDB_API_KEY=Zx81qwLm7aa0 run", ["Zx81qwLm7aa0"]),
+        ("--password hunter2hunter2 --api-key Zx81qwLm7aa0", ["hunter2hunter2", "Zx81qwLm7aa0"]),
+        ("hf_xxxxxxxxxxxxxxxxxxxxxxxxxxxx sk-abcdefghijklmnopqrstuvwx1234", ["sk-abcdefghijklmnopqrstuvwx1234"]),
+        ("hf_xxxxxxxxxxxxxxxxxxxxxxxxxxxx hf_AbCdEfGhIjKlMnOpQrStUvWx1234", ["hf_AbCdEfGhIjKlMnOpQrStUvWx1234"]),
+        ("--token sk-abcdefghijklmnopqrstuvwx1234", ["sk-abcdefghijklmnopqrstuvwx1234"]),
+    ],
+)
+def test_every_secret_of_a_value_is_reported_once_and_hidden(
+    tmp_path: Path, arguments: str, secrets: list[str]
+) -> None:
+    """Also one that follows a placeholder, or another secret."""
+    line = f"command: run {arguments}"
+    put(tmp_path, "job.yaml", f"type: command\n{line}\nenvironment: azureml:a:1\n")
+    found = [each for each in lint([tmp_path]).diagnostics if each.rule == "AML552"]
+    assert [line[each.span.column - 1 : each.span.end_column - 1] for each in found] == secrets
+    shown = as_text(found, colour=False, relative_to=tmp_path)
+    assert not any(secret in shown for secret in secrets)
+
+
 def test_a_long_token_with_the_letters_of_a_placeholder_is_a_secret() -> None:
     token = f"eyJ{'a1b2' * 20}xxx{'c3d4' * 20}.eyJ{'e5f6' * 20}.{'g7h8' * 10}"
     assert redacted(f"--token {token}") == "--token ***"

@@ -101,16 +101,19 @@ def _secret_text(
     hint = "Remove and rotate it: everyone who could read this file has it."
     if len(text) < 6 or name in ("description", "$schema"):
         return
-    for part, pattern, what in possible:
-        match = re.search(pattern, text) if part in text else None
-        if match is not None and not PLACEHOLDER.fullmatch(match[0]):
-            yield SECRET.at(document.span_within(node, *match.span()), f"{what} in plain text", hint)
-            return
+    matches = [
+        (match.span(), what) for part, pattern, what in possible if part in text for match in re.finditer(pattern, text)
+    ]
     if name == "command":
-        match = _FLAG_WITH_SECRET.search(text) or _VARIABLE_WITH_SECRET.search(text)
-        if match is not None and not PLACEHOLDER.fullmatch(match[1]):
-            yield SECRET.at(document.span_within(node, *match.span(1)), "a secret in plain text", hint)
-    elif _is_named_secret(name, text):
+        for pattern in (_FLAG_WITH_SECRET, _VARIABLE_WITH_SECRET):
+            matches += [(match.span(1), "a secret") for match in pattern.finditer(text)]
+    reported: list[tuple[int, int]] = []
+    for (start, stop), what in matches:
+        is_part_of_other = any(start < end and begin < stop for begin, end in reported)
+        if not is_part_of_other and not PLACEHOLDER.fullmatch(text[start:stop]):
+            reported.append((start, stop))
+            yield SECRET.at(document.span_within(node, start, stop), f"{what} in plain text", hint)
+    if name != "command" and not reported and _is_named_secret(name, text):
         yield SECRET.at(node.span, f"'{shorten(name)}' is set to a secret in plain text", hint)
 
 
