@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from rank_processes import training_arguments
 
@@ -50,6 +51,15 @@ def test_what_an_evaluation_leaves(digits: Path, model: Path, tmp_path: Path) ->
         assert figures["recall"] == pytest.approx(matrix[number, number] / matrix[number].sum())
     with Image.open(tmp_path / "confusion_matrix.png") as picture:
         assert min(picture.size) > 400
+
+
+def test_convolutions_are_as_exact_as_matrices_in_an_evaluation_too(
+    digits: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)  # torch's default
+    assert run(digits, model, tmp_path) == 0
+    assert not torch.backends.cudnn.allow_tf32
+    assert torch.get_float32_matmul_precision() == "highest"
 
 
 def test_mistakes_are_written_as_pictures_with_both_classes(digits: Path, model: Path, tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from trainyard.steps.runtime.world import ranks_joined
 from trainyard.steps.training.adapters import load_trained_model, require_base_of_adapters
 from trainyard.steps.training.engines.fsdp import shard_to_evaluate
 from trainyard.steps.training.observing.mlflow_log import MlflowLog
-from trainyard.steps.training.precision import Precision
+from trainyard.steps.training.precision import Precision, set_matmul_precision
 from trainyard.steps.training.randomness import ask_for_determinism
 from trainyard.steps.training.tasks.chosen import ChosenTask, read_base_digest, task_of_model
 from trainyard.steps.training.tasks.task import Sample, SampleRequest
@@ -46,6 +46,7 @@ def run_evaluation(given: GivenSettings[Evaluate]) -> int:
     with ranks_joined(settings.process_group_timeout_seconds, [settings.evaluation]) as world:
         verify_dataset(settings.data, manifest.splits[settings.split].shards, world, settings.verify_data)
         ask_for_determinism()
+        set_matmul_precision("highest")
         require_base_of_adapters(chosen, settings.model, settings.base_model, world)
         base_digest = read_base_digest(settings.model)
         if base_digest is not None and (problem := task.base_model_problem(base_digest)):

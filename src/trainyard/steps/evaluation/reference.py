@@ -21,7 +21,7 @@ from trainyard.steps.runtime.long_work import ProgressLines
 from trainyard.steps.runtime.world import World, ranks_joined
 from trainyard.steps.training.engines.fsdp import shard_to_evaluate
 from trainyard.steps.training.from_transformers import model_digest
-from trainyard.steps.training.precision import Precision
+from trainyard.steps.training.precision import Precision, set_matmul_precision
 from trainyard.steps.training.randomness import ask_for_determinism
 from trainyard.steps.training.samples.batches import as_tensors, to_device
 from trainyard.steps.training.samples.plan import even_part
@@ -42,6 +42,7 @@ def compute_reference(settings: ComputeReference) -> int:
     with ranks_joined(settings.process_group_timeout_seconds, [settings.prepared]) as world:
         verify_dataset(settings.data, manifest.shards(), world, settings.verify_data)
         ask_for_determinism()
+        set_matmul_precision("highest")
         digest = model_digest(base_model, world)
         model = shard_to_evaluate(task.new_model, world) if settings.shard_model else task.new_model().to(world.device)
         model.eval()

@@ -16,6 +16,13 @@ _INITIAL, _GROWTH, _BACKOFF, _GROWTH_INTERVAL_STEPS = 65536.0, 2.0, 0.5, 2000.0
 """The defaults of torch.amp.GradScaler."""
 
 
+def set_matmul_precision(precision: str) -> None:
+    """Choose how exact products in fp32 are (highest, high, medium): of matrices and, with cuDNN, of convolutions."""
+    torch.set_float32_matmul_precision(precision)
+    # cuDNN's have a switch of their own, which is on by default.
+    torch.backends.cudnn.allow_tf32 = precision != "highest"
+
+
 class Precision:
     """fp32, or bf16 or fp16 by autocast unless the engine itself casts."""
 

@@ -32,7 +32,7 @@ from trainyard.steps.training.observing.measures import ModelFlops, StepGuards, 
 from trainyard.steps.training.observing.observer import StepProfiler, TrainingObserver, memory_summary
 from trainyard.steps.training.observing.recorder import Recorder, SampleRecord, settings_record
 from trainyard.steps.training.optimizer import OptimizerSettings
-from trainyard.steps.training.precision import DTYPES, Precision
+from trainyard.steps.training.precision import DTYPES, Precision, set_matmul_precision
 from trainyard.steps.training.randomness import ask_for_determinism, random_state, restore_random_state, seed_everything
 from trainyard.steps.training.request import CheckedRequest, check_request, require_same_settings
 from trainyard.steps.training.samples.batches import Prepared, Tensors
@@ -164,9 +164,7 @@ def build_training(
     settings, task = request.settings, request.task
     if settings.deterministic:
         ask_for_determinism()
-    torch.set_float32_matmul_precision(settings.matmul_precision)
-    # cuDNN's convolutions have a switch of their own, which is on by default.
-    torch.backends.cudnn.allow_tf32 = settings.matmul_precision != "highest"
+    set_matmul_precision(settings.matmul_precision)
     with hang_watch.long_work("verifying the dataset"):
         data = request.data.ready(world, settings.verify_data, hang_watch.still_at_work)
         request, manifest = dataclasses.replace(request, data=data), data.first
