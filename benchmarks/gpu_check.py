@@ -50,6 +50,10 @@ WIDE = '{"num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 2, "i
 """Takes more than 250 GB for the activations of 128 rows of 128 tokens."""
 RESNET = '{"embedding_size": 32, "hidden_sizes": [32, 64], "depths": [1, 1], "layer_type": "basic"}'
 TEXT = ("--task", "language_modeling", "--model-type", "llama", "--model-overrides", LLAMA, "--learning-rate", "0.001")
+EXPERTS = (
+    '{"num_hidden_layers": 2, "hidden_size": 128, "num_attention_heads": 4, "num_key_value_heads": 2, '
+    '"intermediate_size": 256, "num_local_experts": 4}'
+)
 TINY = ("--task", "language_modeling", "--learning-rate", "0.001")
 IMAGES = ("--task", "image_classification", "--model-type", "resnet", "--model-overrides", RESNET)
 BF16 = ("--precision", "bf16")
@@ -137,6 +141,9 @@ def _text_cases() -> Iterator[Case]:
     yield Case("compiled", compiled, against="bf16", tolerance=1e-2)
     yield Case("compiled again", compiled, against="compiled")
     yield Case("compiled and recomputed", (*recomputed, "--compile", "true"), against="compiled", tolerance=1e-2)
+    experts = (*TEXT[:2], "--model-type", "mixtral", "--model-overrides", EXPERTS, *TEXT[-2:])
+    yield Case("experts", task=experts)
+    yield Case("experts, bf16", BF16, task=experts, against="experts", tolerance=5e-2)
     yield Case("adafactor", ("--optimizer", "adafactor"))
     yield Case("adamw8bit", ("--optimizer", "adamw8bit"), against="fp32", tolerance=2e-2, needs="torchao")
     yield Case("float8", (*BF16, "--float8", "true"), against="bf16", tolerance=3e-2, needs="torchao")
@@ -151,6 +158,7 @@ def _engine_cases() -> Iterator[Case]:
     fsdp: dict[str, Any] = {"step": "train_fsdp", "against": "fp32", "tolerance": 1e-4}
     yield Case("fsdp", **fsdp)
     yield Case("fsdp, killed", ("--checkpoint-every-steps", "2"), step="train_fsdp", against="fsdp", is_killed=True)
+    yield Case("fsdp, replicas", ("--shard-size", "{replica}"), **fsdp)
     yield Case("fsdp, gathered once", ("--reshard-after-forward", "false"), step="train_fsdp", against="fsdp")
     yield Case("fsdp on main memory", ("--cpu-offload", "true"), **fsdp)
     yield Case("fsdp, gradients each time", ("--micro-batch-size", "2", "--gradient-sync", "every"), **fsdp)
@@ -179,9 +187,11 @@ def _tuning_cases() -> Iterator[Case]:
     yield Case("lora", ("--tuning", "lora", *BF16), **chat)
     yield Case("lora, killed", ("--tuning", "lora", *BF16, "--checkpoint-every-steps", "2"), against="lora",
                is_killed=True, **chat)  # fmt: skip
+    yield Case("lora, merged", ("--tuning", "lora", *BF16, "--merge-adapters", "true"), against="lora", **chat)
     yield Case("lora, fsdp", ("--tuning", "lora", *BF16), "train_fsdp", against="lora", tolerance=2e-2, **chat)
     qlora = ("--tuning", "qlora", *BF16)
     yield Case("qlora", qlora, against="lora", tolerance=2e-1, needs="bitsandbytes", **chat)
+    yield Case("qlora, merged", (*qlora, "--merge-adapters", "true"), against="qlora", needs="bitsandbytes", **chat)
     yield Case("qlora, killed", (*qlora, "--checkpoint-every-steps", "2"), against="qlora", needs="bitsandbytes",
                is_killed=True, **chat)  # fmt: skip
     preferences: dict[str, Any] = {"data": "preferences", "task": ("--task", "preferences"), "starts_from": "fp32"}
@@ -205,6 +215,10 @@ def _other_cases() -> Iterator[Case]:
     trained = ("--model={folder}/fp32/model", "--evaluation={out}", f"--data={{folder}}/{DATASETS}/text")
     yield Case("evaluated", trained, "evaluate", starts_from="fp32")
     yield Case("evaluated in bf16", (*trained, *BF16), "evaluate", starts_from="fp32")
+    yield Case("evaluated, model sharded", (*trained, "--shard-model", "true"), "evaluate", starts_from="fp32")
+    asked = (f"--data={{folder}}/{DATASETS}/pairs", "--base-model={folder}/fp32/model", "--prepared={out}")
+    sharded = (*asked, "--shard-model", "true")
+    yield Case("reference, model sharded", sharded, "compute_reference", data="pairs", starts_from="fp32")
     yield Case("cluster checked", ("--report={out}", "--disk-mib=64", "--repetitions=3"), "check_cluster")
 
 
@@ -320,11 +334,14 @@ class Check:
         return [sys.executable, "-m", *launcher, "-m", module]
 
     def _flags(self, case: Case, out: Path) -> list[str]:
+        # As many GPUs as share a model where there are to be several replicas.
+        replica = max((size for size in range(1, self.gpus) if self.gpus % size == 0), default=1)
+        flags = [flag.format(out=out, folder=self.folder, replica=replica) for flag in case.flags]
         if not case.is_training:
-            return [flag.format(out=out, folder=self.folder) for flag in case.flags]
+            return flags
         folders = (f"--{name}={out / name}" for name in ("model", "checkpoints", "metrics"))
         base = () if case.starts_from is None else (f"--base-model={self.folder / case.starts_from / 'model'}",)
-        own = {flag for flag in case.flags if flag.startswith("--")}
+        own = {flag for flag in flags if flag.startswith("--")}
         usual = {"--global-batch-size": "16", "--micro-batch-size": str(max(2, 16 // self.gpus // 2))}
         sizes = [part for flag, value in usual.items() if flag not in own for part in (flag, value)]
         steps = ("--max-steps", str(STEPS), "--log-every-steps", "1", "--epochs", "50")
@@ -335,7 +352,7 @@ class Check:
             *case.task,
             *steps,
             *sizes,
-            *case.flags,
+            *flags,
         ]
 
     def _environment(self, case: Case) -> dict[str, str]:
