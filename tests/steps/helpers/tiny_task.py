@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import resource
@@ -60,6 +61,7 @@ class Failing(TinyTask):
             "bug": KeyError("no such thing"),
             "memory": torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
             "device": RuntimeError("CUDA error: uncorrectable ECC error encountered"),
+            "storage": OSError(errno.EIO, "Input/output error", "/mnt/data/train-0.bin"),
         }
     )
 

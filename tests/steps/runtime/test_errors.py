@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import errno
+
 import pytest
 
-from trainyard.steps.runtime.errors import BUG_EXIT_CODE, DEVICE_EXIT_CODE, MEMORY_EXIT_CODE, exit_code_of
+from trainyard.steps.runtime.errors import (
+    BUG_EXIT_CODE,
+    DEVICE_EXIT_CODE,
+    MEMORY_EXIT_CODE,
+    STORAGE_EXIT_CODE,
+    exit_code_of,
+)
 
 
 @pytest.mark.parametrize(
@@ -26,3 +34,10 @@ from trainyard.steps.runtime.errors import BUG_EXIT_CODE, DEVICE_EXIT_CODE, MEMO
 def test_only_faults_of_the_device_are_those_of_the_device(message: str, expected: int) -> None:
     assert exit_code_of(RuntimeError(f"CUDA error: {message}\nCUDA kernel errors might be reported later")) == expected
     assert exit_code_of(ValueError(message)) == BUG_EXIT_CODE, "a text in another error says nothing of the device"
+
+
+def test_what_the_operating_system_reports_of_files_and_memory_has_its_kind() -> None:
+    assert exit_code_of(OSError(errno.EIO, "Input/output error")) == STORAGE_EXIT_CODE
+    assert exit_code_of(OSError(errno.ENOMEM, "Cannot allocate memory")) == MEMORY_EXIT_CODE
+    # transformers raises one without a number for a model that is not there, which another start does not change.
+    assert exit_code_of(OSError("Can't load the configuration of 'x'")) == BUG_EXIT_CODE

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch.testing._internal.distributed import fake_pg
 
-from trainyard.steps.runtime.errors import StepError
+from trainyard.steps.runtime.errors import DEVICE_EXIT_CODE, MEMORY_EXIT_CODE, StepError, exit_code_of
 from trainyard.steps.runtime.meeting import HashStore
 from trainyard.steps.runtime.world import World, lost_connections_explained
 from trainyard.steps.training.randomness import random_state, restore_random_state
@@ -115,6 +115,20 @@ def test_only_lost_connections_are_explained() -> None:
         raise RuntimeError("[../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer")
     with pytest.raises(RuntimeError, match="shape"), lost_connections_explained(3):
         raise RuntimeError("shape mismatch")
+
+
+@pytest.mark.parametrize(
+    ("last_error", "expected"),
+    [
+        ("Cuda failure 2 'out of memory'", MEMORY_EXIT_CODE),
+        ("Cuda failure 214 'uncorrectable ECC error encountered'", DEVICE_EXIT_CODE),
+    ],
+)
+def test_what_nccl_reports_of_a_ranks_own_gpu_is_no_lost_connection(last_error: str, expected: int) -> None:
+    message = f"NCCL error in: ProcessGroupNCCL.cpp:94, unhandled cuda error\nncclUnhandledCudaError\n{last_error}"
+    with pytest.raises(dist.DistBackendError) as raised, lost_connections_explained(3):
+        raise dist.DistBackendError(message)
+    assert exit_code_of(raised.value) == expected
 
 
 def test_a_tensor_in_main_memory_between_gpus_is_explained() -> None:

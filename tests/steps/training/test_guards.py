@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,10 @@ from rank_processes import free_port, training_arguments
 
 from trainyard.settings.batch_arithmetic import divide_batch
 from trainyard.steps import train_ddp
-from trainyard.steps.runtime.errors import StepError
+from trainyard.steps.runtime.errors import LOST_EXIT_CODE, StepError
 from trainyard.steps.runtime.meeting import TCPStore, open_store
 from trainyard.steps.runtime.rank_variables import RankVariables
+from trainyard.steps.runtime.watcher import ATTEMPT_VARIABLE
 from trainyard.steps.training.observing.hang_watch import HangWatch, Place, late_ranks, late_ranks_named
 from trainyard.steps.training.observing.measures import StepGuards
 from trainyard.steps.training.samples.plan import AgreedStep, TrainingPlan
@@ -157,10 +159,12 @@ time.sleep(60)
 """
 
 
-def waiting_rank(store: TCPStore, timeout_seconds: int, ends: str) -> subprocess.Popen[str]:
+def waiting_rank(
+    store: TCPStore, timeout_seconds: int, ends: str, environment: Mapping[str, str] | None = None
+) -> subprocess.Popen[str]:
     """Rank 1 of 2, which has published where it waits: as in a kernel of a GPU, nothing wakes its main thread."""
     command = [sys.executable, "-c", WAITS_IN_A_KERNEL, str(store.port), str(timeout_seconds), ends]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, **(environment or {})})
     store.wait([place_of(1)], timedelta(seconds=60))
     return process
 
@@ -203,6 +207,14 @@ def test_a_hang_is_ended_with_its_finding_before_the_watchdog_would() -> None:
     assert waiting.returncode == 1
     assert output.splitlines()[-1] == "rank 1: error: waited at step 3, backward pass, but nothing heard from rank 0"
     assert "time.sleep(60)" in output or 'File "<string>"' in output, "the stacks come first"
+
+
+@pytest.mark.slow
+def test_a_hang_ends_a_watched_worker_as_one_that_lost_another_rank_so_that_all_are_restarted() -> None:
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    with waiting_rank(store, 4, "before", {ATTEMPT_VARIABLE: "0"}) as waiting:
+        waiting.communicate(timeout=60)
+    assert waiting.returncode == LOST_EXIT_CODE
 
 
 def test_a_hang_that_is_over_clears_the_finding(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 
 STOPPED_EXIT_CODE = 75
@@ -12,10 +13,12 @@ The number is EX_TEMPFAIL of sysexits.h, a temporary failure.
 
 LOST_EXIT_CODE = 69
 """The exit code of a watched worker whose connection to another rank was lost: EX_UNAVAILABLE of sysexits.h."""
-BUG_EXIT_CODE, DEVICE_EXIT_CODE, MEMORY_EXIT_CODE = 70, 71, 79
-"""Those of one that an unexpected exception ended, with a fault of its device or too little memory as special cases.
+BUG_EXIT_CODE, DEVICE_EXIT_CODE, STORAGE_EXIT_CODE, MEMORY_EXIT_CODE = 70, 71, 74, 79
+"""Those of one that an unexpected exception ended, with a fault of its device, files that could not be read or written,
+or too little memory as special cases.
 
-The first two are EX_SOFTWARE and EX_OSERR of sysexits.h, whose numbers end at 78. Without a watcher all are 1.
+The first three are EX_SOFTWARE, EX_OSERR and EX_IOERR of sysexits.h, whose numbers end at 78. Without a watcher all are
+1.
 """
 _DEVICE_FAULTS = (
     "uncorrectable",
@@ -67,12 +70,16 @@ def exit_code_of(failure: BaseException) -> int:
     """Return the exit code of a watched worker that an unexpected exception ends."""
     if is_out_of_memory(failure):
         return MEMORY_EXIT_CODE
+    if isinstance(failure, OSError) and failure.errno is not None:  # transformers raises its own without a number
+        return STORAGE_EXIT_CODE
     is_fault = isinstance(failure, RuntimeError) and any(words in str(failure) for words in _DEVICE_FAULTS)
     return DEVICE_EXIT_CODE if is_fault else BUG_EXIT_CODE
 
 
 def is_out_of_memory(failure: BaseException) -> bool:
     """Return whether an error says that a GPU's or the machine's memory is exhausted; torch may not be imported."""
+    if isinstance(failure, OSError) and failure.errno == errno.ENOMEM:
+        return True
     if isinstance(failure, MemoryError) or "OutOfMemoryError" in (base.__name__ for base in type(failure).__mro__):
         return True
     return isinstance(failure, RuntimeError) and _OUT_OF_MEMORY.search(str(failure)) is not None

@@ -26,6 +26,7 @@ from trainyard.steps.runtime.errors import (
     LOST_EXIT_CODE,
     MEMORY_EXIT_CODE,
     STOPPED_EXIT_CODE,
+    STORAGE_EXIT_CODE,
     SetupError,
     first_line,
 )
@@ -42,7 +43,11 @@ _VICTIM_WAITS_SECONDS = 15.0
 _FAILED_WAITS_SECONDS = 2.0
 """What a worker reports as its own failure may follow from another's death, of which a watcher then knows already."""
 _END_TOGETHER_SECONDS = 30.0
-_RESTARTED = {LOST_EXIT_CODE: "lost another rank", DEVICE_EXIT_CODE: "had a fault of its device"}
+_RESTARTED = {
+    LOST_EXIT_CODE: "lost another rank",
+    DEVICE_EXIT_CODE: "had a fault of its device",
+    STORAGE_EXIT_CODE: "could not read or write a file",
+}
 """By exit codes of workers, what another start may help with, in words."""
 _NOT_RESTARTED = {
     1: "reported an error",
@@ -187,7 +192,7 @@ class _Watcher:
                 self._leave(self._board)
         if code < 0 and self._told_to_stop:
             return 128 - code
-        between_them = (LOST_EXIT_CODE, DEVICE_EXIT_CODE, BUG_EXIT_CODE, MEMORY_EXIT_CODE)
+        between_them = (*_RESTARTED, BUG_EXIT_CODE, MEMORY_EXIT_CODE)
         return 1 if code < 0 or code in between_them else code
 
     def _leave(self, board: Store) -> None:
@@ -207,7 +212,7 @@ class _Watcher:
 
 def _is_of_node(code: int) -> bool:
     """Return whether a worker's end says something of its machine."""
-    return code < 0 or code == DEVICE_EXIT_CODE
+    return code < 0 or code in (DEVICE_EXIT_CODE, STORAGE_EXIT_CODE)
 
 
 def _patience(code: int) -> float:

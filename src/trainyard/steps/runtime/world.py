@@ -16,7 +16,7 @@ from typing import TypeVar
 import torch
 import torch.distributed as dist
 
-from trainyard.steps.runtime.errors import LostConnection, StepError, first_line
+from trainyard.steps.runtime.errors import BUG_EXIT_CODE, LostConnection, StepError, exit_code_of, first_line
 from trainyard.steps.runtime.files import require_writable
 from trainyard.steps.runtime.host_group import HostGroup
 from trainyard.steps.runtime.imports import python_and_packages
@@ -238,7 +238,10 @@ def lost_connections_explained(rank: int) -> Iterator[None]:
                 f"{failure}: on GPUs the default process group is NCCL's, which exchanges nothing that is in main "
                 'memory; move it to the GPU first, or use a group of your own, dist.new_group(backend="gloo")'
             ) from failure
-        if not (isinstance(failure, dist.DistError) or any(word in str(failure) for word in _LOST_CONNECTION_WORDS)):
+        # NCCL also reports a fault of this rank's own GPU, or that its memory is full.
+        is_own = exit_code_of(failure) != BUG_EXIT_CODE
+        is_lost = isinstance(failure, dist.DistError) or any(word in str(failure) for word in _LOST_CONNECTION_WORDS)
+        if is_own or not is_lost:
             raise
         raise LostConnection(
             f"rank {rank} lost its connection to another rank, or waited too long for it: {first_line(failure)}"

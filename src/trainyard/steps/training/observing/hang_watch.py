@@ -25,9 +25,10 @@ from typing import Any, NamedTuple, NoReturn, TextIO
 
 import torch
 
-from trainyard.steps.runtime.errors import StepError, first_line
+from trainyard.steps.runtime.errors import LOST_EXIT_CODE, StepError, first_line
 from trainyard.steps.runtime.meeting import PrefixStore, Store, open_store
 from trainyard.steps.runtime.rank_variables import RankVariables, attempt_of_ranks, ranks_in_words
+from trainyard.steps.runtime.watcher import is_worker
 
 _PART_OF_TIMEOUT = 0.5
 _PART_IN_LONG_WORK = 0.9
@@ -179,7 +180,7 @@ class HangWatch:
     def _end(self, why: str) -> NoReturn:
         """End the process although its main thread waits: nothing else can wake it from a kernel of a GPU."""
         print(f"rank {self._rank}: error: waited at {self._place}, but {why}", file=self._log, flush=True)
-        os._exit(1)
+        os._exit(LOST_EXIT_CODE if is_worker() else 1)
 
     def _dump(self, waited_seconds: float) -> None:
         print(
