@@ -18,6 +18,7 @@ from torch.nn import functional
 
 from trainyard.settings.steps.tasks import TaskSettings
 from trainyard.steps.data.dataset.manifest import Manifest
+from trainyard.steps.runtime.errors import StorageError
 from trainyard.steps.training.samples.batches import Tensors
 from trainyard.steps.training.tasks.task import Task
 
@@ -61,6 +62,7 @@ class Failing(TinyTask):
             "bug": KeyError("no such thing"),
             "memory": torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
             "device": RuntimeError("CUDA error: uncorrectable ECC error encountered"),
+            "unreadable": StorageError("the checkpoint of step 5: input/output error"),
             "storage": OSError(errno.EIO, "Input/output error", "/mnt/data/train-0.bin"),
         }
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import errno
 import os
 import sys
 import traceback
@@ -13,7 +12,7 @@ from typing import NoReturn, TypeVar
 
 from trainyard.settings.files import describe_os_error
 from trainyard.settings.steps.training import Training
-from trainyard.steps.runtime.errors import LOST_EXIT_CODE, LostConnection, StepError, exit_code_of
+from trainyard.steps.runtime.errors import USER_OS_ERRORS, StepError, exit_code_of
 from trainyard.steps.runtime.flags import GivenSettings, parse_flags, parse_task_flags
 from trainyard.steps.runtime.rank_variables import watch_siblings
 from trainyard.steps.runtime.watcher import end_with_watcher, is_worker, own_command, run_watched
@@ -21,23 +20,6 @@ from trainyard.steps.runtime.watcher import end_with_watcher, is_worker, own_com
 Config = TypeVar("Config")
 Main = Callable[..., int]
 """Takes the flags, or those of the command line if there are none, and returns the exit code."""
-
-_USER_OS_ERRORS = frozenset(
-    {
-        errno.EACCES,
-        errno.EDQUOT,
-        errno.EEXIST,
-        errno.EFBIG,
-        errno.EISDIR,
-        errno.ENAMETOOLONG,
-        errno.ENOENT,
-        errno.ENOSPC,
-        errno.ENOTDIR,
-        errno.EPERM,
-        errno.EROFS,
-    }
-)
-"""Errors of the file system that a user can fix: a full disk, a read-only output, an impossible path."""
 
 
 def run_step(
@@ -94,12 +76,10 @@ def _run_watched(config: Training, command: Sequence[str]) -> int:
 def _run(program: str, body: Callable[[], int]) -> int:
     try:
         return body()
-    except LostConnection as error:
-        return _report(program, str(error), LOST_EXIT_CODE if is_worker() else error.exit_code)
     except StepError as error:
-        return _report(program, str(error), error.exit_code)
+        return _report(program, str(error), (is_worker() and error.watched_exit_code) or error.exit_code)
     except OSError as failure:
-        if failure.errno not in _USER_OS_ERRORS:
+        if failure.errno not in USER_OS_ERRORS:
             raise
         return _report(program, describe_os_error(failure))
     except KeyboardInterrupt:

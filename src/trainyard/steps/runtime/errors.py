@@ -20,6 +20,22 @@ or too little memory as special cases.
 The first three are EX_SOFTWARE, EX_OSERR and EX_IOERR of sysexits.h, whose numbers end at 78. Without a watcher all are
 1.
 """
+USER_OS_ERRORS = frozenset(
+    {
+        errno.EACCES,
+        errno.EDQUOT,
+        errno.EEXIST,
+        errno.EFBIG,
+        errno.EISDIR,
+        errno.ENAMETOOLONG,
+        errno.ENOENT,
+        errno.ENOSPC,
+        errno.ENOTDIR,
+        errno.EPERM,
+        errno.EROFS,
+    }
+)
+"""Errors of the file system that a user can fix: a full disk, a read-only output, an impossible path."""
 _DEVICE_FAULTS = (
     "uncorrectable",
     "hardware stack error",
@@ -54,10 +70,20 @@ class StepError(ValueError):
     how to fix it, without a traceback."""
 
     exit_code = 1
+    watched_exit_code: int | None = None
+    """Of a watched worker, if it is another one."""
 
 
 class LostConnection(StepError):
     """Another rank is gone, or does not answer: this one is not to blame."""
+
+    watched_exit_code = LOST_EXIT_CODE
+
+
+class StorageError(StepError):
+    """A file could not be read or written because a disk or mount fails, perhaps only for now."""
+
+    watched_exit_code = STORAGE_EXIT_CODE
 
 
 class SetupError(StepError):
@@ -70,10 +96,18 @@ def exit_code_of(failure: BaseException) -> int:
     """Return the exit code of a watched worker that an unexpected exception ends."""
     if is_out_of_memory(failure):
         return MEMORY_EXIT_CODE
-    if isinstance(failure, OSError) and failure.errno is not None:  # transformers raises its own without a number
+    if isinstance(failure, OSError) and is_of_storage(failure):
         return STORAGE_EXIT_CODE
     is_fault = isinstance(failure, RuntimeError) and any(words in str(failure) for words in _DEVICE_FAULTS)
     return DEVICE_EXIT_CODE if is_fault else BUG_EXIT_CODE
+
+
+def is_of_storage(failure: OSError) -> bool:
+    """Return whether a disk or mount fails, which is nothing that a user can fix.
+
+    Nor is it an error without a number, as transformers raises where a model is not there.
+    """
+    return failure.errno not in {None, errno.ENOMEM, *USER_OS_ERRORS}
 
 
 def is_out_of_memory(failure: BaseException) -> bool:

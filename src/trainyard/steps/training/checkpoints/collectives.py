@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from trainyard.settings.files import describe_os_error
-from trainyard.steps.runtime.errors import StepError
+from trainyard.steps.runtime.errors import StepError, StorageError, is_of_storage
 from trainyard.steps.runtime.host_group import HostGroup
 from trainyard.steps.runtime.world import World
 from trainyard.steps.training.checkpoints.checkpoint_to_resume import OneRank
@@ -44,7 +44,8 @@ def _result_or_error(action: Callable[[], Value], of_rank: str) -> Value | StepE
     except StepError as error:
         return type(error)(f"{error}{of_rank}")
     except OSError as failure:
-        return StepError(describe_os_error(failure) + of_rank)
+        kind = StorageError if is_of_storage(failure) else StepError
+        return kind(describe_os_error(failure) + of_rank)
 
 
 def _value_or_raise(value: Any) -> Any:
