@@ -24,11 +24,18 @@ import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
+from types import CodeType
+from typing import Any
 
 OF_STEPS = (
+    "deepspeed",
+    "matplotlib.backends.backend_agg",
     "matplotlib.figure",
     "mlflow",
+    "mlflow.pyfunc",
+    "mlflow.store.tracking.file_store",
     "peft",
     "safetensors.torch",
     "sklearn.datasets",
@@ -39,12 +46,17 @@ OF_STEPS = (
     "transformers.models.llama.modeling_llama",
 )
 """What one step or another imports."""
+_PACKAGE = Path(__file__).parents[3] / "src" / "trainyard"
+"""A job's snapshot holds a copy of its steps, their settings and the modules beside them."""
 _WITHOUT_THREADS = {"JE_ARROW_MALLOC_CONF": "background_thread:false", "OMP_NUM_THREADS": "1"}
 """pyarrow, which mlflow imports, and OpenBLAS start threads that are not needed."""
 PLACE_FOR_VARIABLES = {"SPACE_FOR_VARIABLES_OF_A_RANK": " " * 200}
 """In the server's environment, where forked_ranks.py writes the variables of a rank."""
-_QUIET = {"TORCH_CPP_LOG_LEVEL": "ERROR"}
-"""On a busy machine a rank may end a moment after rank 0, and torch warns that the store there is gone."""
+_QUIET = {"TORCH_CPP_LOG_LEVEL": "ERROR", "DS_ACCELERATOR": "cpu"}
+"""On a busy machine a rank may end a moment after rank 0, and torch warns that the store there is gone.
+
+DeepSpeed would say which accelerator it has found.
+"""
 _PR_SET_PDEATHSIG = 1
 """From linux/prctl.h: the signal that a process gets when its parent dies."""
 _SHARED = "FORKED_PYTHON"
@@ -120,6 +132,8 @@ def _serve(address: str, executable: str, *modules: str) -> None:
         selector.select()  # nothing is imported before somebody asks
         for name in modules:
             __import__(name)
+        if modules == OF_STEPS:
+            _prepare()
         threads = len(os.listdir("/proc/self/task"))
         assert threads == 1, f"{threads} threads: forking would lose all but one"
         assert "trainyard" not in sys.modules, "a step takes Trainyard from where it runs"
@@ -127,6 +141,39 @@ def _serve(address: str, executable: str, *modules: str) -> None:
             for key, _ in selector.select():
                 react: Callable[[], None] = key.data
                 react()
+
+
+def _prepare() -> None:
+    """Do once what each job would do again, with the same result.
+
+    Transformers compiles patterns for the names of weights, and mlflow lists the modules of every package. A job takes
+    Trainyard from a copy of its own, without compiled files, and so would compile every module.
+    """
+    from mlflow.utils.requirements_utils import _init_modules_to_packages_map
+    from transformers.conversion_mapping import get_checkpoint_conversion_mapping
+
+    get_checkpoint_conversion_mapping("llama")
+    _init_modules_to_packages_map()
+    compiled = {}
+    for pattern in ("*.py", "settings/**/*.py", "steps/**/*.py"):
+        for file in _PACKAGE.glob(pattern):
+            source = file.read_bytes()
+            compiled[source] = compile(source, file, "exec", dont_inherit=True)
+
+    compile_source = SourceFileLoader.source_to_code
+
+    def source_to_code(loader: SourceFileLoader, data: bytes, path: str, **options: Any) -> CodeType:
+        if data in compiled:
+            return _renamed(compiled[data], path)
+        return compile_source(loader, data, path, **options)
+
+    SourceFileLoader.source_to_code = source_to_code
+
+
+def _renamed(code: CodeType, path: str) -> CodeType:
+    """The code of a file as if it were in another."""
+    constants = (_renamed(each, path) if isinstance(each, CodeType) else each for each in code.co_consts)
+    return code.replace(co_filename=path, co_consts=tuple(constants))
 
 
 def _start(listener: socket.socket, selector: selectors.BaseSelector) -> None:
