@@ -148,6 +148,18 @@ def test_one_process_exchanges_no_gradients(digits: Path, tmp_path: Path) -> Non
     assert exit_codes == [0], log
 
 
+@pytest.mark.parametrize(
+    ("choice", "which"), [("auto", "the last micro-batch of a step"), ("every", "every micro-batch")]
+)
+def test_fsdp_says_when_ranks_sum_gradients(
+    digits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], choice: str, which: str
+) -> None:
+    """With auto it depends on the GPU's memory, and so do the last bits of sums."""
+    batch = ("--global-batch-size", 32, "--micro-batch-size", 16, "--max-steps", 1)
+    assert train("train_fsdp", digits, tmp_path, "tiny_task:TinyTask", *batch, "--gradient-sync", choice) == 0
+    assert f"ranks sum gradients after {which} (--gradient-sync {choice})" in capsys.readouterr().out
+
+
 def test_a_model_that_computes_while_it_is_built_is_emptied_too() -> None:
     class Scaled(torch.nn.Module):
         def __init__(self) -> None:

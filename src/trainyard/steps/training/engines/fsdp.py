@@ -92,6 +92,9 @@ class FSDPEngine(Engine):
             torch.cuda.get_device_properties(self.world.device).total_memory if self.world.device.type == "cuda" else 0,
         )
         self._exchanges = True
+        if parts.batch.accumulation_steps > 1:
+            which = "every micro-batch" if self._sums_every_micro_batch else "the last micro-batch of a step"
+            self.world.log(f"ranks sum gradients after {which} (--gradient-sync {settings.gradient_sync})")
 
     def micro_batch(self, *, is_last: bool) -> AbstractContextManager[object]:
         """Exchange gradients with the step's last micro-batch: until then each rank keeps a whole gradient.
