@@ -567,7 +567,7 @@ def test_buckets_beside_gradients_take_as_much_again(training: Make) -> None:
     assert times[0] is not None
     assert times[1] is not None
     rate = 0.7e9 * views.machines.gpu.memory_gbyte_per_second
-    assert times[1].total - times[0].total == pytest.approx(1.06 * 4 * size / rate)
+    assert times[1].total - times[0].total == pytest.approx(1.1004 * 4 * size / rate, rel=1e-4)
     alone = replace(copies, machines=replace(copies.machines, nodes=1, gpus_per_node=1))
     assert memory_of(alone) == memory_of(replace(alone, copies_gradients=False))
 

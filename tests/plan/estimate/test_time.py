@@ -15,7 +15,9 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from published_trainings import (
     FIXED_MEMORY_ROUND,
-    FIXED_ROUND,
+    FIXED_TIME_ROUND,
+    LAST_MEMORY_ROUND,
+    LAST_TIME_ROUND,
     OWN_ROUND,
     UNSEEN_MEMORY_ROUND,
     UNSEEN_ROUND,
@@ -29,6 +31,7 @@ from trainyard.catalogue.skus import find_sku
 from trainyard.errors import UsageError
 from trainyard.plan.estimate import STACKS, compute
 from trainyard.plan.estimate.architectures import find_architecture
+from trainyard.plan.estimate.blocks import blocks_of, layer_traffic_bytes
 from trainyard.plan.estimate.config_file import find_model
 from trainyard.plan.estimate.estimator import estimate, on_nodes, scaling_curve
 from trainyard.plan.estimate.intervals import KINDS, interval_of
@@ -101,7 +104,7 @@ def test_what_was_predicted_first_stays_as_it_was() -> None:
         assert hashlib.sha256(text.encode()).hexdigest() == expected
     for row in rows:
         assert row["predicted_on"] >= "2026-11-25"
-        if int(row["round"]) == FIXED_ROUND and not (row["samples_per_second_per_gpu"] or row["memory_gb"]):
+        if int(row["round"]) == FIXED_TIME_ROUND and not (row["samples_per_second_per_gpu"] or row["memory_gb"]):
             continue  # predicted, and not compared yet
         assert bool(row["samples_per_second_per_gpu"]) == bool(row[_FIRST[0]])
         assert row["samples_per_second_per_gpu"] or row["memory_gb"]
@@ -111,20 +114,21 @@ def test_the_last_rounds_were_predicted_by_the_formulas_of_today() -> None:
     """Or docs/estimates.md, and the intervals, would name errors that the formulas have seen as those of first sight.
     A change of the formulas of time or memory sets its constant to the number of a round that is still to come."""
     rows = held_out_trainings()
-    for row in (row for row in rows if row.round >= FIXED_ROUND and row.rate is not None):
+    for row in (row for row in rows if row.round >= FIXED_TIME_ROUND and row.rate is not None):
         first, today = (row.time_error(first=which) for which in (True, False))
         assert first == pytest.approx(today, abs=1e-4)
     for row in (row for row in rows if row.round >= FIXED_MEMORY_ROUND and row.memory_bytes is not None):
         assert row.memory_error(first=True) == pytest.approx(row.memory_error(first=False), abs=1e-3)
     last = [row for row in rows if row.round == OWN_ROUND]
     changed = [abs(row.time_error(first=True) - row.time_error(first=False)) > 1e-3 for row in last]
-    assert (FIXED_ROUND <= OWN_ROUND) == (not any(changed))
+    assert (FIXED_TIME_ROUND <= OWN_ROUND) == (not any(changed))
     changed = [row.memory_error(first=True) != pytest.approx(row.memory_error(first=False), abs=1e-3) for row in last]
     assert (FIXED_MEMORY_ROUND <= OWN_ROUND) == (not any(changed))
     page = " ".join((DOCS / "estimates.md").read_text(encoding="utf-8").split())
-    unseen = [row for row in rows if row.round >= FIXED_ROUND and (row.rate or row.memory_bytes)]
-    assert ("no round has been predicted first by the formulas of today" in page) == (not unseen)
-    assert (f"## First predictions: round {FIXED_ROUND}" in page) == bool(unseen)
+    assert max(row.round for row in rows if row.rate) == LAST_TIME_ROUND
+    assert max(row.round for row in rows if row.memory_bytes) == LAST_MEMORY_ROUND
+    assert ("no round has been predicted by them yet" in page) == (LAST_TIME_ROUND < FIXED_TIME_ROUND)
+    assert f"## First predictions: round {LAST_TIME_ROUND}" in page
 
 
 def test_the_page_on_plans_says_how_many_trainings_are_compared() -> None:
@@ -191,22 +195,22 @@ def test_the_page_leads_with_first_predictions_and_says_which_bars_they_miss() -
 def test_trainings_held_out_are_predicted() -> None:
     """The bars: half within 15 %, three quarters within 25 %, and no kind of 15 rows with a median above 25 %.
 
-    Rounds 1 to 9 meet the first two as they are predicted today, by formulas that have seen them. First predictions of
-    rounds 3 to 7 miss both because of our own loop, and those of other people's rows the second by a hair. Small
-    micro-batches miss the last.
+    Rounds 1 to 10 meet the first two as they are predicted today, by formulas that have seen them. First predictions of
+    rounds 3 to 7 miss both because of our own loop, and those of other people's rows the second by a hair. No
+    kind misses the last.
     """
     page = " ".join((DOCS / "estimates.md").read_text(encoding="utf-8").split())
     timed = [row for row in held_out_trainings() if row.rate is not None]
     errors = {kind: [abs(row.time_error(first=False)) for row in timed if row.kind == kind] for kind in KINDS}
     missed = [kind for kind, some in errors.items() if len(some) >= 15 and statistics.median(some) > 0.25]
-    assert missed == ["small micro-batches"]
-    assert "Not every kind meets the bars: small micro-batches miss them" in page
+    assert not missed
+    assert "Every kind has a median of at most 25 %" in page
     unseen = [row for row in timed if OWN_ROUND >= row.round >= UNSEEN_ROUND]
     first = [abs(row.time_error(first=True)) for row in unseen]
     assert len(first) >= 90
     published = [abs(row.time_error(first=True)) for row in unseen if row.round != OWN_ROUND]
-    late = [abs(row.time_error(first=False)) for row in timed if FIXED_ROUND > row.round >= UNSEEN_ROUND]
-    every = [abs(row.time_error(first=False)) for row in timed if row.round < FIXED_ROUND]
+    late = [abs(row.time_error(first=False)) for row in timed if FIXED_TIME_ROUND > row.round >= UNSEEN_ROUND]
+    every = [abs(row.time_error(first=False)) for row in timed if row.round < FIXED_TIME_ROUND]
     assert statistics.median(every) <= 0.1
     assert statistics.fmean(error <= 0.25 for error in every) >= 0.8
     assert statistics.median(late) <= 0.13
@@ -215,7 +219,7 @@ def test_trainings_held_out_are_predicted() -> None:
     assert 0.74 <= statistics.fmean(error <= 0.25 for error in published) < 0.75
     assert statistics.median(first) > 0.15
     share = statistics.fmean(error <= 0.25 for error in every)
-    assert f"rounds 1 to 9 have {statistics.median(every):.1%} and {share:.1%} and rounds 3" in page
+    assert f"rounds 1 to 10 have {statistics.median(every):.1%} and {share:.1%} and rounds 3" in page
     assert "First predictions of rounds 3 to 10 miss both, 17.4% and 66%" in page
     assert "missed both, 17.2% and 68%: trainings that others published, rounds 3 to 6, have 14.1% and 74%" in page
     own = [row for row in timed if row.round == OWN_ROUND]
@@ -383,9 +387,8 @@ def test_an_eager_gpt_2_of_transformers_takes_longer_than_one_with_fused_operati
     eager = TrainingShape(shape, _machines(1, gpu), engine="zero2", **settings)
     fused = replace(eager, architecture=replace(shape, family="megatron"))
     assert _seconds(fused) < _seconds(eager) < _seconds(replace(eager, engine="ddp"))
-    without_flash_attention = not eager.machines.gpu.flash_attention
     compiled = [_seconds(replace(each, compiled=True)) for each in (fused, eager)]
-    assert (compiled[0] < compiled[1]) == without_flash_attention
+    assert compiled[0] == compiled[1] < _seconds(eager)
 
 
 def test_a_ring_sends_all_but_one_share_over_the_slowest_link() -> None:
@@ -401,14 +404,44 @@ def test_gpus_without_a_switch_share_some_of_their_links(gpus: int, rate: int) -
     assert machines_of_gpu(find_gpu("A100-SXM-40GB"), 1, gpus).link_gbyte_per_second == 300
 
 
-def test_several_gpus_wait_for_the_slowest_of_them() -> None:
-    one, two = (
-        replace(_training(engine="ddp"), machines=machines_of_gpu(find_gpu("A100"), 1, gpus)) for gpus in (1, 2)
+@pytest.mark.parametrize("gpus", [2, 4, 8, 64])
+def test_several_gpus_wait_for_the_slowest_of_them(gpus: int) -> None:
+    """Which of more GPUs is slower: as Blom's quantile of times that differ by 7 %."""
+    one, more = (
+        replace(_training(engine="ddp"), machines=machines_of_gpu(find_gpu("A100"), max(1, each // 8), min(each, 8)))
+        for each in (1, gpus)
     )
-    times = [estimate(each).time for each in (one, two)]
+    times = [estimate(each).time for each in (one, more)]
     assert times[0] is not None
     assert times[1] is not None
-    assert times[1].forward == pytest.approx(1.06 * times[0].forward)
+    above = statistics.NormalDist().inv_cdf((gpus - 0.375) / (gpus + 0.25))
+    assert times[1].forward == pytest.approx((1 + 0.07 * above) * times[0].forward, rel=1e-4)
+
+
+def test_a_t4_is_slowed_by_its_limit_in_fp32_and_its_convolutions_of_3_by_3_take_fewer_multiplications() -> None:
+    """ViT has none of these; ResNet-18 hardly any others."""
+    vit, resnet = (
+        TrainingShape(find_model(name), _machines(1, "V100-SXM-16GB"), "ddp", 64, 1, 1, precision="fp32")
+        for name in ("vit", "resnet")
+    )
+    on_t4 = [replace(each, machines=_machines(1, "T4")) for each in (vit, resnet)]
+    of_peaks = 15.7 / 8.1
+    assert _seconds(on_t4[0]) / _seconds(vit) > 1.3 * of_peaks
+    blocks, around = blocks_of(resnet)
+    sides = {product.kernel for block in (*blocks, around) for product in block.products}
+    assert sides == {1, 3, 7}
+    assert {product.kernel for block in blocks_of(vit)[0] for product in block.products} == {1}
+
+
+def test_compiled_attention_reads_scores_once_whatever_the_family() -> None:
+    """Without flash attention, on V100: in 16 bits, read once and written once between both products."""
+    eager = TrainingShape(find_architecture("gpt2"), _machines(1, "V100-SXM-16GB"), "ddp", 8, 1, 1024, "fp16")
+    compiled, fused = (
+        replace(eager, compiled=True, architecture=replace(find_architecture("gpt2"), family=family))
+        for family in ("gpt2", "megatron")
+    )
+    assert layer_traffic_bytes(compiled) == layer_traffic_bytes(fused)
+    assert layer_traffic_bytes(eager) > 4 * layer_traffic_bytes(compiled)
 
 
 def test_an_all_reduce_is_a_reduce_scatter_and_an_all_gather() -> None:
@@ -463,12 +496,14 @@ def test_small_products_and_short_steps_reach_less_than_large_ones() -> None:
     assert rates[1] < 0.9 * rates[2]
     assert 0.8 < rates[2] / rates[3] < 1
     between = [estimate(replace(_training(), **settings)).time for settings in ({}, {"compiled": True})]
-    assert [time.between_steps for time in between if time is not None] == pytest.approx([0.02, 0.002])
+    assert [time.between_steps for time in between if time is not None] == pytest.approx([0.025, 0.0025])
 
 
 def test_layers_that_are_computed_again_are_started_again() -> None:
     """By Python, which sets the pace of one short sample."""
-    short = _training(engine="ddp", micro_batch_size=1, sequence_length=16)
+    short = replace(
+        _training(engine="ddp", micro_batch_size=1, sequence_length=16), architecture=find_architecture("gpt2")
+    )
     once, again = (estimate(replace(short, activation_checkpointing=mode)).time for mode in ("none", "full"))
     assert once is not None
     assert again is not None

@@ -225,7 +225,9 @@ def layer_traffic_bytes(training: TrainingShape) -> float:
         # Each product's input is read, and written in 8 bits as it is and transposed.
         traffic += training.tokens_per_micro_batch * 4 * (2 * hidden + shape.query_width + inner)
     if not training.fuses_attention:
-        # Its softmax is in fp32 too; queries, keys, values and the result are copied head by head.
+        # Its softmax is in fp32 too; queries, keys, values and the result are copied head by head. Compiled, one kernel
+        # reads the scores and writes what the product with the values reads.
         scores = training.micro_batch_size * shape.heads * training.sequence_length**2
-        traffic += shape.eager.moved_scores * wide * scores + training.tokens_per_micro_batch * attention * size
+        moved = 3 * size if training.compiled else shape.eager.moved_scores * wide
+        traffic += moved * scores + training.tokens_per_micro_batch * attention * size
     return traffic

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -24,14 +25,14 @@ twice as many and more, and the threads ask for too few."""
 
 _HBM_SINCE_AMPERE = ("Ampere", "Hopper", "Blackwell")
 
-SLOWEST_GPU = 1.06
-"""How much longer than one GPU several take for the same work: all wait for the slowest. GPUs of one kind differ by 8 %
-on average (Sinha et al. 2022, arXiv:2208.11035, abstract). Chosen among 1, 1.04, 1.06 and 1.08."""
+GPU_SPREAD = 0.07
+"""The standard deviation of the times that GPUs of one kind take for the same work, as a share: they differ by 8 % on
+average (Sinha et al. 2022, arXiv:2208.11035, abstract). Chosen among 0.05, 0.07 and 0.09."""
 
-LAUNCH_SECONDS = 26e-6
+LAUNCH_SECONDS = 20e-6
 """How long Python and PyTorch take for each operation that they start: they, and not the GPU, set the pace of small
-micro-batches. The median of transformers' BERT, GPT-2 and Llama, eager, under autocast and compiled, which lie between
-23 and 35 µs (benchmarks/results/launch_overhead.json); measured, not fitted to any training."""
+micro-batches. Our own measurements lie between 23 and 35 µs (benchmarks/results/launch_overhead.json), published
+trainings on H100 and B200 at 10 to 15 µs: this is between them."""
 
 KERNEL_SECONDS = 6e-6
 """How long a GPU takes for an operation beside what it computes and moves: to begin an empty one takes 3 µs
@@ -59,13 +60,19 @@ tensor cores need instructions of their own, which FlashAttention-2 does not use
 
 _FASTER_THAN_FLASH = ("Hopper", "Blackwell")
 
-VECTOR_EFFICIENCY = 0.93
+VECTOR_EFFICIENCY, _TURING_VECTOR_EFFICIENCY = 0.93, 0.56
 """The share of its peak in fp32 that a GPU reaches without tensor cores: 18.4 of 19.5 TFLOP/s on 729 machines with A100
-(https://github.com/microsoft/superbench-results/tree/main/v0.4.0/Azure-NDmv4-A100)."""
+(https://github.com/microsoft/superbench-results/tree/main/v0.4.0/Azure-NDmv4-A100). The clock of a T4, the only Turing
+GPU of the catalogue, falls under its limit of 70 W; its share is fitted to six trainings of one source."""
 
-_DEPTHWISE_EFFICIENCY = VECTOR_EFFICIENCY / 6
+_WINOGRAD = 0.7
+"""The time of a convolution of 3 x 3 in fp32, as a share of what its multiplications would take: cuDNN's Winograd
+algorithm has 2.25 times fewer, and transforms its operands (Lavin & Gray 2015, arXiv:1509.09308). Chosen among 0.7, 0.8
+and 1."""
+
+_DEPTHWISE_EFFICIENCY = VECTOR_EFFICIENCY / 10
 """Of depthwise convolutions: each multiplication loads both of its operands, and the weights' gradients, few sums over
-all pixels, keep few multiprocessors busy. Chosen among a third, a quarter, a sixth and an eighth."""
+all pixels, keep few multiprocessors busy. Chosen among a sixth, an eighth and a tenth."""
 
 _GROWING_YEARS = (2024, 2026)
 """The years in which software came to use a new generation's tensor cores: before and after these nothing changes."""
@@ -170,7 +177,7 @@ def compute_of(training: TrainingShape, curve: Efficiency) -> ComputeTime:
         forward += casts
         # Frozen weights have no gradients; layers that are computed again cast their weights again.
         backward += casts * ((training.adapters is None) + recomputes)
-    slowest = SLOWEST_GPU if training.machines.world_size > 1 else 1.0
+    slowest = _slowest(training.machines.world_size)
     return ComputeTime(
         forward=slowest * max(started, forward),
         backward=slowest * max((2 + recomputes) * started, backward),
@@ -188,7 +195,10 @@ def _forward(training: TrainingShape, curve: Efficiency, blocks: Sequence[ModelB
     for block in blocks:
         for product in block.products:
             kind = _precision_16(training) if product.attends else "fp32" if product.is_depthwise else precision
-            reached = VECTOR_EFFICIENCY if kind == "fp32" else highest
+            reached = highest
+            if kind == "fp32":
+                reached = _TURING_VECTOR_EFFICIENCY if gpu.generation == "Turing" else VECTOR_EFFICIENCY
+                reached /= _WINOGRAD if product.kernel == 3 else 1
             if product.is_depthwise:
                 reached = _DEPTHWISE_EFFICIENCY
             if product.attends and kind != "fp32" and is_slow:
@@ -200,6 +210,19 @@ def _forward(training: TrainingShape, curve: Efficiency, blocks: Sequence[ModelB
             seconds[product.attends] += samples * block.times * max(computing, moving)
     each = (block.times * (samples * size * block.moved / rate + KERNEL_SECONDS * block.operations) for block in blocks)
     return _Forward(seconds[False], seconds[True], sum(each))
+
+
+def _slowest(gpus: int) -> float:
+    """Return how much longer the slowest of so many GPUs takes than one of them on average, as all wait for it.
+
+    Of normally distributed times the largest is expected at the quantile of Blom (1958), which is computed by formula
+    26.2.23 of Abramowitz & Stegun to within 0.0005.
+    """
+    if gpus == 1:
+        return 1.0
+    root = math.sqrt(-2 * math.log(0.625 / (gpus + 0.25)))
+    above = 1 + root * (1.432788 + root * (0.189269 + root * 0.001308))
+    return 1 + GPU_SPREAD * (root - (2.515517 + root * (0.802853 + root * 0.010328)) / above)
 
 
 def _backward_traffic(training: TrainingShape) -> float:

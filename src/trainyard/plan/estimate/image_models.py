@@ -19,7 +19,8 @@ class Product:
     """A matrix product or convolution: the FLOPs of one image's forward pass, and the length of its inner dimension.
 
     Depthwise convolutions, with one channel for each output, run on a GPU's ordinary units, not on its tensor cores.
-    `attends` marks products without weights; `computed` is the share of the FLOPs that is not left out as masked.
+    `attends` marks products without weights; `computed` is the share of the FLOPs that is not left out as masked;
+    `kernel` is the side of a convolution over all channels.
     """
 
     flops: float
@@ -28,6 +29,7 @@ class Product:
     attends: bool = False
     computed: float = 1.0
     moved: float = 0.0
+    kernel: int = 1
 
 
 @dataclass
@@ -65,7 +67,8 @@ class ModelBlock:
         inner = channels // groups * kernel**2
         is_depthwise = groups == channels > 1
         values = pixels * out + max(keeps, pixels * channels)
-        self.products.append(Product(2.0 * pixels * out * inner, inner, is_depthwise=is_depthwise, moved=values))
+        flops, side = 2.0 * pixels * out * inner, kernel if groups == 1 else 1
+        self.products.append(Product(flops, inner, is_depthwise=is_depthwise, moved=values, kernel=side))
         self.kept_for_weights += keeps
         self.convolved += 0 if is_depthwise else 2 * values
         self._operate(2 * values, keeps=keeps, parameters=inner * out + (out if bias else 0))

@@ -194,9 +194,10 @@ def _count(function: Any, args: Any, result: Any, block: ModelBlock) -> None:
     if name == "convolution":
         weight = inputs[1]
         inner = weight.numel() // weight.shape[0]
-        groups = args[-1]
-        product = Product(2.0 * outputs[0].numel() * inner, inner, is_depthwise=groups > 1 and weight.shape[1] == 1)
-        block.products.append(product)
+        groups, flops = args[-1], 2.0 * outputs[0].numel() * inner
+        side = weight.shape[-1] if groups == 1 and weight.dim() == 4 else 1
+        is_depthwise = groups > 1 and weight.shape[1] == 1
+        block.products.append(Product(flops, inner, is_depthwise=is_depthwise, kernel=side))
     elif name in ("mm", "addmm", "bmm", "baddbmm"):
         inner = inputs[-1].shape[-2]
         block.products.append(Product(2.0 * outputs[0].numel() * inner, inner))

@@ -26,10 +26,10 @@ OVERLAP = 0.5
 """The share of the shorter of computing and exchanging that runs beside the longer. Both at once slow each other down,
 since NCCL's kernels take multiprocessors and memory from the products beside them; stated, not fitted."""
 
-BETWEEN_STEPS_SECONDS = 0.02
+BETWEEN_STEPS_SECONDS = 0.025
 """What Python does between steps, where a GPU waits: batches, schedules, logs, the start of the update. Eight of our
-trainings (benchmarks/results/measured_trainings.json) have 10 to 38 ms beside their layers' launch_overhead.json. Of
-compiled and fused software, and of images, which are loaded ahead, a tenth is counted."""
+trainings (benchmarks/results/measured_trainings.json) have 10 to 38 ms beside their layers' launch_overhead.json;
+chosen among 20, 25 and 30. Of compiled and fused software, and of images, loaded ahead, a tenth is counted."""
 
 _CPU_ADAM_SECONDS = 0.257e-9 * 96
 """For each parameter, on one vCPU: DeepSpeed's vectorized CPU-Adam takes 2.57 s for 10 billion on the 96 of a DGX-2
