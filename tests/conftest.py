@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parent / "steps" / "helpers"))
 from forked_python import ForkedPython, share, shared_python
 
 from trainyard.cli import main
-from trainyard.rehearse.machine import available_processors
+from trainyard.settings.this_machine import available_processors
 
 # Tests start more processes than a machine may have GPUs, and state numbers to the bit: they are of the CPU.
 os.environ["CUDA_VISIBLE_DEVICES"] = ""

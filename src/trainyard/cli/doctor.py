@@ -7,7 +7,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -19,12 +18,12 @@ import click
 from trainyard.errors import UsageError, UserError
 from trainyard.resources import DISTRIBUTION
 from trainyard.settings.quantities import counted
+from trainyard.settings.this_machine import output_of
 from trainyard.spec.diagnostic import SpecError
 
 _GIB = 2**30
 _REQUIRED_FREE_DISK_BYTES = 2 * _GIB
 _SUPPORTED_PYTHON = ((3, 10), (3, 13))
-_PROGRAM_TIMEOUT_SECONDS = 60
 _COLOURS = {"ok": "green", "note": "yellow", "missing": "red"}
 
 # What a process of its own finds out, so that this one need not import torch: a GPU that hangs cannot hang the doctor.
@@ -149,13 +148,13 @@ def _pins(folder: Path) -> dict[str, str]:
 def _gpus() -> Iterator[Check]:
     """Check the GPUs that the driver shows, and that torch can use them and their communication library."""
     query = ("nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader")
-    listed = _output(*query) or _output("rocm-smi", "--showproductname", "--csv")
-    cards = [line for line in (listed or "").splitlines() if line.strip() and not line.startswith("device,")]
+    listed = output_of(*query) or output_of("rocm-smi", "--showproductname", "--csv")
+    cards = [line for line in listed.splitlines() if line.strip() and not line.startswith("device,")]
     if not cards:
         yield Check("GPUs", "ok", "none; local runs use the CPU, and gloo in place of NCCL")
         return
     yield Check("GPUs", "ok", f"{len(cards)} x {cards[0]}")
-    printed = _output(sys.executable, "-c", _TORCH_FACTS)
+    printed = output_of(sys.executable, "-c", _TORCH_FACTS)
     if not printed:
         yield Check("torch and GPUs", "missing", "torch does not start", 'python -c "import torch" shows why')
         return
@@ -176,9 +175,9 @@ def _azure_cli() -> Iterator[Check]:
         fix = "for `az ml`: https://learn.microsoft.com/cli/azure/install-azure-cli; `trainyard submit` does without"
         yield Check("az", "note", "not found", fix)
         return
-    printed = _output("az", "version", "--output", "json")
+    printed = output_of("az", "version", "--output", "json")
     try:
-        versions = json.loads(printed or "")
+        versions = json.loads(printed)
         yield Check("az", "ok", versions["azure-cli"])
         extension = versions["extensions"].get("ml")
     except (ValueError, KeyError):
@@ -212,16 +211,3 @@ def _program(names: Sequence[str], use: str) -> Check:
         if found:
             return Check(name, "ok", found)
     return Check(names[0], "note", "not found", f"only for {use}")
-
-
-def _output(*command: str) -> str | None:
-    """Return what a program prints; None if there is none of this name, it fails, or it does not end in time."""
-    program = shutil.which(command[0])
-    if program is None:
-        return None
-    words = [program, *command[1:]]
-    try:
-        done = subprocess.run(words, capture_output=True, text=True, timeout=_PROGRAM_TIMEOUT_SECONDS, check=False)
-    except (subprocess.TimeoutExpired, OSError):
-        return None
-    return done.stdout if done.returncode == 0 else None

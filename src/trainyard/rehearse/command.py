@@ -19,7 +19,7 @@ from typing import Any
 from trainyard.rehearse.errors import error_at
 from trainyard.rehearse.local_data import download, read_mltable, web_address
 from trainyard.rehearse.local_jobs import LocalJob
-from trainyard.rehearse.machine import available_processors
+from trainyard.settings.this_machine import available_processors
 from trainyard.spec.documents import Value
 from trainyard.spec.expressions import Binding, Literal, OptionalPart, Segment, parse_expressions
 from trainyard.spec.literals import ParameterValue

@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 from trainyard.rehearse.errors import UsageError, error_at
 from trainyard.rehearse.local_data import KeptData, LocalPath, local_path, on_this_machine
-from trainyard.rehearse.machine import available_processors
 from trainyard.rehearse.snapshots import Snapshot, snapshot_of
 from trainyard.settings.quantities import counted
+from trainyard.settings.this_machine import available_processors
 from trainyard.spec.distributions import TensorFlow
 from trainyard.spec.literals import ParameterValue
 from trainyard.spec.model import Component, Distribution, Parallel, Pipeline, ProcessCounts, Resources, Spark

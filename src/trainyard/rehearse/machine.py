@@ -1,4 +1,4 @@
-"""What this machine has for a run: processors, GPUs, and a port for the ranks to meet at."""
+"""What this machine has for a run: GPUs, folders, and a port for the ranks to meet at."""
 
 from __future__ import annotations
 
@@ -25,13 +25,6 @@ AZURE_ML_MASTER_PORT = 6105
 _NEEDS_QUOTES = re.compile(r"[^A-Za-z0-9_./+@%=:,-]")
 # What the system answers where it has no IPv6.
 _NO_IPV6 = frozenset({errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL})
-
-
-def available_processors() -> int:
-    """Return how many processors this process may use, respecting containers and `taskset` where the system can."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def job_path(python: Path, inherited: str | None) -> str:

@@ -16,8 +16,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from trainyard.rehearse.machine import available_processors
 from trainyard.settings.run_record import MACHINE_USE_FILE, MACHINE_USE_FORMAT
+from trainyard.settings.this_machine import available_processors
 
 _LEAST_INTERVAL_SECONDS = 1.0
 _GPU_SECONDS = 5

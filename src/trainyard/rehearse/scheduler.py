@@ -33,7 +33,7 @@ from trainyard.rehearse.job_work import (
     work,
 )
 from trainyard.rehearse.local_jobs import LocalJob, LocalPipeline
-from trainyard.rehearse.machine import available_processors, seen_at
+from trainyard.rehearse.machine import seen_at
 from trainyard.rehearse.outcome import WarningLines
 from trainyard.rehearse.reuse import EarlierResult
 from trainyard.rehearse.run_store import hold_lock, now, write_record
@@ -46,6 +46,7 @@ from trainyard.settings.run_record import (
     RunRecordWriter,
     Status,
 )
+from trainyard.settings.this_machine import available_processors
 
 _TICK_SECONDS = 0.2
 _SECONDS_BETWEEN_WRITES_OF_TRIALS = 0.5

@@ -12,13 +12,13 @@ from dataclasses import replace
 from trainyard.rehearse.attempts import Attempt, AttemptEnd, lose_what_a_preemption_takes, make_folders
 from trainyard.rehearse.cancellation import Cancellation
 from trainyard.rehearse.launcher import launch
-from trainyard.rehearse.machine import available_processors
 from trainyard.rehearse.rank_processes import ProcessesEnded
 from trainyard.rehearse.reuse import link_parts
 from trainyard.rehearse.run_store import now
 from trainyard.rehearse.search_space import trial_component, trials
 from trainyard.rehearse.tracking_store import TrackingStore
 from trainyard.settings.run_record import TrialRecord
+from trainyard.settings.this_machine import available_processors
 from trainyard.spec.model import Sweep
 
 

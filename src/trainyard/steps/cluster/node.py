@@ -6,7 +6,6 @@ import json
 import os
 import platform
 import statistics
-import subprocess
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -16,8 +15,8 @@ from typing import Any
 import torch
 
 from trainyard.settings.files import os_errors_name
+from trainyard.settings.this_machine import available_processors, output_of
 from trainyard.steps.runtime.errors import StepError
-from trainyard.steps.runtime.long_work import usable_processors
 
 _BLOCK_BYTES = 2**20
 _MATRIX_SIDE = {"cuda": 8192, "cpu": 1024}
@@ -61,7 +60,7 @@ def node_facts() -> Facts:
     return {
         "host": platform.node(),
         "kernel": platform.release(),
-        "processors": usable_processors(),
+        "processors": available_processors(),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "gpus": gpu_facts(),
     }
@@ -147,22 +146,13 @@ def measure_arithmetic(device: torch.device, repetitions: int) -> float:
 def gpu_facts() -> list[Gpu]:
     """Return this node's GPUs; with neither program, as little as PyTorch knows of them."""
     query = ("nvidia-smi", f"--query-gpu={','.join(_NVIDIA_QUERY.values())}", "--format=csv,noheader,nounits")
-    if table := _output(*query):
+    if table := output_of(*query):
         return read_nvidia_table(table)
-    static, metric = (_output("amd-smi", command, "--json") for command in ("static", "metric"))
+    static, metric = (output_of("amd-smi", command, "--json") for command in ("static", "metric"))
     if static and metric:
         return read_amd_documents(static, metric)
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     return [{"index": str(index), "name": torch.cuda.get_device_name(index)} for index in range(count)]
-
-
-def _output(*command: str) -> str:
-    """Return what a program prints; nothing if it is missing, fails or hangs."""
-    try:
-        finished = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return finished.stdout if finished.returncode == 0 else ""
 
 
 def read_nvidia_table(text: str) -> list[Gpu]:

@@ -79,11 +79,6 @@ class ProgressLines:
             print(f"{self._verb} {self._done} of {self._total} {self._things}", flush=True)
 
 
-def usable_processors() -> int:
-    """Return the number of processors that this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def peak_resident_bytes() -> int:
     """Return the most main memory that this process has held since it started."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -16,11 +16,12 @@ from typing import TypeVar
 import torch
 import torch.distributed as dist
 
+from trainyard.settings.this_machine import available_processors
 from trainyard.steps.runtime.errors import BUG_EXIT_CODE, LostConnection, StepError, exit_code_of, first_line
 from trainyard.steps.runtime.files import require_writable
 from trainyard.steps.runtime.host_group import HostGroup
 from trainyard.steps.runtime.imports import python_and_packages
-from trainyard.steps.runtime.long_work import peak_resident_bytes, usable_processors
+from trainyard.steps.runtime.long_work import peak_resident_bytes
 from trainyard.steps.runtime.meeting import HashStore, Meeting
 from trainyard.steps.runtime.rank_variables import RankVariables, read_rank_variables
 
@@ -74,7 +75,7 @@ class World:
             torch.cuda.set_device(self.device)
         if not os.environ.get("OMP_NUM_THREADS"):
             # The node's processors are divided among its processes.
-            torch.set_num_threads(max(1, usable_processors() // variables.processes_per_node))
+            torch.set_num_threads(max(1, available_processors() // variables.processes_per_node))
         self.timeout = timedelta(seconds=timeout_seconds)
         """How long a rank waits for the others."""
         _allow_open_files(variables, self.device)

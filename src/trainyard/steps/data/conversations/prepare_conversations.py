@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trainyard.settings.steps.preparation import PrepareChat
+from trainyard.settings.this_machine import available_processors
 from trainyard.steps.data.conversations.rendering import Documents, Renderer, TokenizedConversation
 from trainyard.steps.data.dataset.manifest import ArrayType
 from trainyard.steps.data.dataset.writer import DatasetWriter, settings_named
@@ -32,7 +33,6 @@ from trainyard.steps.data.tokenizing.splits import split_rule
 from trainyard.steps.data.tokenizing.vocabulary import CHAT_TEMPLATE_FILE, Vocabulary, load_vocabulary
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.runtime.files import find_model, require_folder, require_writable
-from trainyard.steps.runtime.long_work import usable_processors
 
 _EXAMPLES_AT_ONCE = 256
 _OPEN_ROWS = 1024
@@ -109,7 +109,7 @@ def _documents(source: ExampleSource, renderer: Renderer, workers: int) -> Itera
     """Yield each example's documents in the order of the examples, whatever the number of processes."""
     examples = iter(source)
     batches: Iterator[list[JsonLine]] = iter(lambda: list(itertools.islice(examples, _EXAMPLES_AT_ONCE)), [])
-    workers = workers or usable_processors()
+    workers = workers or available_processors()
     for _, documents in tokenize_in_processes(renderer, batches, source.size_bytes, workers, "tokenized conversations"):
         yield from documents
 

@@ -19,10 +19,11 @@ import numpy.typing as npt
 
 from trainyard.settings.quantities import first_names
 from trainyard.settings.steps.preparation import PrepareImages
+from trainyard.settings.this_machine import available_processors
 from trainyard.steps.data.images.image_source import Blocks, ImagePart, Images, ImageSource
 from trainyard.steps.data.text.text_source import skipped_files
 from trainyard.steps.runtime.errors import StepError
-from trainyard.steps.runtime.long_work import ProgressLines, in_processes, usable_processors
+from trainyard.steps.runtime.long_work import ProgressLines, in_processes
 
 _SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff")
 PART_OF_NAME = {"train": "train", "validation": "validation", "val": "validation", "test": "test"}
@@ -75,7 +76,7 @@ def open_files(parts: Mapping[str, LabelledFiles], settings: PrepareImages) -> I
             raise StepError(
                 f"{settings.source}: the part {name} has classes that the training part lacks: {', '.join(unknown)}"
             )
-    workers = settings.workers or usable_processors()
+    workers = settings.workers or available_processors()
     headers: dict[Path, _Header] = {}
     all_files = [file for part in parts.values() for file, _ in part]
     progress = ProgressLines("read the headers of", len(all_files), "images")

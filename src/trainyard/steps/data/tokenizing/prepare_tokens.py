@@ -14,6 +14,7 @@ import torch.distributed as dist
 
 from trainyard.settings.files import os_errors_name
 from trainyard.settings.steps.preparation import PrepareText
+from trainyard.settings.this_machine import available_processors
 from trainyard.steps.data.dataset.manifest import ArrayType, Split
 from trainyard.steps.data.dataset.shards import Shard
 from trainyard.steps.data.dataset.writer import DatasetWriter
@@ -36,7 +37,7 @@ from trainyard.steps.data.tokenizing.vocabulary import (
     Vocabulary,
     load_vocabulary,
 )
-from trainyard.steps.runtime.long_work import ProgressLines, usable_processors
+from trainyard.steps.runtime.long_work import ProgressLines
 from trainyard.steps.runtime.world import World, ranks_joined
 
 
@@ -58,7 +59,7 @@ def prepare_tokens(settings: PrepareText) -> int:
         with DatasetWriter(settings.prepared, arrays, settings.shard_samples, clears_folder=world.is_main) as dataset:
             world.barrier()
             spool = TokenSpool(Path(scratch), vocabulary.dtype)
-            workers = settings.workers or max(1, usable_processors() // world.variables.processes_per_node)
+            workers = settings.workers or max(1, available_processors() // world.variables.processes_per_node)
             counts = _encode(source, world, spool, rule, vocabulary, Path(scratch), workers, settings)
             _write(settings, world, spool, counts, vocabulary, dataset)
             spool.close()
