@@ -162,7 +162,7 @@ def _check_inputs(job: Job, scope: PipelineComponent, reading: Reading) -> None:
             related = (Related(port.key_span, f"'{name}' is declared here, without a default"),)
             hint = f"Write `{name}: …` under the job's `inputs:`."
             span = given.key.span if given is not None else job.key_span
-            findings.add(span, MISSING_INPUT, message, hint=hint, related=related)
+            findings.add(MISSING_INPUT.at(span, message, hint=hint, related=related))
 
 
 def _check_bound_literal(job: Job, node: Node, port: Port, scope: PipelineComponent, reading: Reading) -> None:
@@ -345,7 +345,7 @@ def _report(
     span = reading.document.span_within(node, start, end)
     # Where escapes change the spelling, the span is the whole string, and nothing is replaced.
     replacement = meant if span != node.span else None
-    reading.findings.add(span, rule, message, hint=hint, related=related, replacement=replacement)
+    reading.findings.add(rule.at(span, message, hint=hint, related=related, replacement=replacement))
 
 
 # Ports may have dots in their names, so these underline all that is left of the path.
@@ -359,5 +359,5 @@ def _bindings(node: Node, reading: Reading) -> Sequence[Binding]:
     except ExpressionError as error:
         span = reading.document.span_within(node, error.start, error.end)
         hint = "A binding looks like ${{parent.inputs.NAME}}, an optional part like $[[ … ]]."
-        reading.findings.add(span, MALFORMED_EXPRESSION, str(error), hint=hint)
+        reading.findings.add(MALFORMED_EXPRESSION.at(span, str(error), hint=hint))
         return ()

@@ -38,7 +38,7 @@ def read_component(node: Node, reading: Reading, *, name: str = "") -> Component
         message = "Azure ML drops 'environment_variables' of a component"
         hint = "Set them on the jobs that use it."
         span = node.key_span("environment_variables")
-        reading.findings.add(span, IGNORED_KEY, message, hint=hint)
+        reading.findings.add(IGNORED_KEY.at(span, message, hint=hint))
     return read_command(node, inputs, outputs, reading, name=name, is_component=True)
 
 
@@ -131,7 +131,7 @@ def _code(node: Node, reading: Reading) -> Path | None:
         return None
     if not is_code_of_this_machine(code, reading):
         message = f"the code '{code.text}' is remote and not readable offline"
-        reading.findings.add(code.span, NOT_SEEN_OFFLINE, message, hint="Name a local folder.")
+        reading.findings.add(NOT_SEEN_OFFLINE.at(code.span, message, hint="Name a local folder."))
         return None
     found = reading.existing(code, CODE_NOT_FOUND, "the code")
     return Path(os.path.abspath(found)) if found is not None else None
@@ -162,7 +162,7 @@ def read_environment(node: Node | None, reading: Reading, *, needs_image: bool =
         return _from_file(node, reading)
     message = f"unknown environment '{node.text}': neither a file nor a reference that Azure ML would find"
     hint = f"A file is 'file:{node.text}'; a registered one 'azureml:NAME:VERSION'."
-    reading.findings.add(node.span, BAD_REFERENCE, message, hint=hint)
+    reading.findings.add(BAD_REFERENCE.at(node.span, message, hint=hint))
     return None
 
 
@@ -183,15 +183,15 @@ def environment_of(node: Node, reading: Reading, *, needs_image: bool = True) ->
         if build_path is not None and not os.path.isfile(build_path / dockerfile):
             span = dockerfile_node.span if dockerfile_node is not None else build.key_span("path")
             message = f"the build context '{build_path.name}' contains no '{dockerfile}'"
-            findings.add(span, ENVIRONMENT_FILE_NOT_FOUND, message)
+            findings.add(ENVIRONMENT_FILE_NOT_FOUND.at(span, message))
     if needs_image and node.get("image") is None and node.get("build") is None:
         message = "an environment has an 'image' or a 'build', and this has neither"
         # What has a name may be created with `az ml environment create --image` or `--build-context`.
         severity: Severity | None = "warning" if node.get("name") is not None else None
-        findings.diagnostics.append(MISSING_KEY.at(node.span, message, "Write `image: …`.", severity=severity))
+        findings.add(MISSING_KEY.at(node.span, message, "Write `image: …`.", severity=severity))
     elif image is not None and build is not None:
         message = "an environment has an 'image' or a 'build', not both"
-        findings.add(node.key_span("build"), IGNORED_KEY, message, hint="Remove one of them.")
+        findings.add(IGNORED_KEY.at(node.key_span("build"), message, hint="Remove one of them."))
     return Environment(
         node.span,
         image=image,

@@ -102,17 +102,9 @@ class Findings:
         self.diagnostics: list[Diagnostic] = []
         self.left_out = False
 
-    def add(
-        self,
-        span: Span,
-        rule: Rule,
-        message: str,
-        hint: str = "",
-        related: Iterable[Related] = (),
-        replacement: str | None = None,
-    ) -> None:
-        """Record a finding of a rule."""
-        self.diagnostics.append(rule.at(span, message, hint, related, replacement))
+    def add(self, finding: Diagnostic) -> None:
+        """Record a finding."""
+        self.diagnostics.append(finding)
 
     def mapping(self, node: Node | None) -> Node | None:
         """The node when it is a mapping; None when it is absent or empty, and for other shapes."""
@@ -182,7 +174,7 @@ class Findings:
         free = [other for other in names if other not in others]
         none_left = f"The component has no other {kind}s." if names else f"It has no {kind}s."
         hint = did_you_mean(name, free, none_left)
-        self.add(key.span, rule, message, hint, replacement=only_close(name, free))
+        self.add(rule.at(key.span, message, hint, replacement=only_close(name, free)))
 
     def check_literal(
         self, value: Value, port: Port, *, declared_elsewhere: bool = True, bound_at: Iterable[Related] = ()
@@ -196,13 +188,13 @@ class Findings:
             return
         if trap := yaml_trap(value, port):
             quoted = f'"{value.text}"'
-            self.add(value.span, YAML_TRAP, trap, hint=f"Quote it: {quoted}.", replacement=quoted)
+            self.add(YAML_TRAP.at(value.span, trap, hint=f"Quote it: {quoted}.", replacement=quoted))
         try:
             typed_literal(value, port)
         except LiteralError as error:
             declared = [port.declared] if declared_elsewhere else []
             rule = error.rule if declared_elsewhere else error.rule_of_default
-            self.add(value.span, rule, str(error), hint=error.hint, related=(*bound_at, *declared))
+            self.add(rule.at(value.span, str(error), hint=error.hint, related=(*bound_at, *declared)))
 
     def errors(self) -> list[Diagnostic]:
         """What was found, without repetitions of the same rule at the same place."""

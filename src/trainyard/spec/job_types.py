@@ -171,7 +171,7 @@ def check_script(script: Node, folder: Path, reading: Reading) -> None:
     if "${{" in script.text or script_file(folder, script.text) is not None:
         return
     message = f"the code '{folder.name}' contains no '{script.text}'"
-    reading.findings.add(script.span, SCRIPT_NOT_FOUND, message, close_match(script.text, python_files(folder)))
+    reading.findings.add(SCRIPT_NOT_FOUND.at(script.span, message, close_match(script.text, python_files(folder))))
 
 
 def script_file(folder: Path, script: str) -> Path | None:
@@ -213,4 +213,4 @@ def check_search_space(trial: Node, sweep: Node, reading: Reading) -> None:
         if binding.path[0] == "search_space" and name not in space.entries:
             span = reading.document.span_within(command, *binding.part_offsets(min(1, len(binding.path) - 1)))
             message = f"the search space has no '{name}'"
-            reading.findings.add(span, UNKNOWN_COMMAND_PORT, message, did_you_mean(name, space.entries))
+            reading.findings.add(UNKNOWN_COMMAND_PORT.at(span, message, did_you_mean(name, space.entries)))

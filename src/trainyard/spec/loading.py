@@ -82,7 +82,7 @@ def _open(file: Path, readable: tuple[Kind, ...], wanted: Kind, store: DocumentS
     kind = kind_of(document)
     is_other = kind is None and is_other_resource(document.root)
     if is_other or (kind is not None and kind not in readable):
-        findings.diagnostics.append(_wrong_kind(document, kind, wanted))
+        findings.add(_wrong_kind(document, kind, wanted))
         raise SpecError(findings.diagnostics)
     return Reading(document, store, findings, Parsed())
 

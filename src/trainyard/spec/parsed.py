@@ -142,7 +142,7 @@ class Reading(NamedTuple):
         if os.path.dirname(reference):
             message = f"{what}: there is no {kind} '{reference}', relative to this file"
         hint = self._meant_path(reference, folder) or similar_file(path, besides=self.file)
-        self.findings.add(node.span, rule, message, hint=hint)
+        self.findings.add(rule.at(node.span, message, hint=hint))
         return None
 
     def _meant_path(self, reference: str, folder: bool | None) -> str:
@@ -199,7 +199,7 @@ def is_code_of_this_machine(code: Node, reading: Reading) -> bool:
         return True
     message = f"'{text}' is neither a folder nor registered code"
     hint = f"A folder is '{text.removeprefix(prefix)}', registered code azureml:NAME:VERSION."
-    reading.findings.add(code.span, BAD_REFERENCE, message, hint)
+    reading.findings.add(BAD_REFERENCE.at(code.span, message, hint))
     return False
 
 

@@ -112,7 +112,7 @@ def read_any_component(node: Node, reading: Reading, cache: ComponentCache, *, n
         message = (
             f"a job with this 'id' runs the component '{shorten(identity.text)}' of Azure ML, not what is written here"
         )
-        reading.findings.add(identity.span, IGNORED_KEY, message, hint="Remove it.")
+        reading.findings.add(IGNORED_KEY.at(identity.span, message, hint="Remove it."))
     kind = reading.findings.text(node, "type").lower() or ("pipeline" if node.get("jobs") is not None else "command")
     if kind == "command":
         return read_component(node, reading, name=name)
@@ -264,7 +264,7 @@ def _check_type(node: Node, findings: Findings) -> None:
     if node.get("type") is None and not is_misspelt and node.entries.keys() & {"jobs", "component"}:
         span = next(iter(node.entries.values())).key.span
         message = "'type' is missing: Azure ML takes this for a command job and refuses it"
-        findings.add(span, MISSING_KEY, message, hint="Add `type: pipeline`.")
+        findings.add(MISSING_KEY.at(span, message, hint="Add `type: pipeline`."))
 
 
 def _root_component(node: Node, reading: Reading, cache: ComponentCache) -> ParsedPipeline | None:
@@ -294,7 +294,7 @@ def _with_values(declared: dict[str, Port], given: dict[str, Port], node: Node, 
         elif port.default is None and not port.optional:
             message = f"the pipeline does not set its component's required input '{name}'"
             related = (Related(port.key_span, f"'{name}' is declared here, without a default"),)
-            findings.add(node.key_span("component"), MISSING_INPUT, message, related=related)
+            findings.add(MISSING_INPUT.at(node.key_span("component"), message, related=related))
         if value is not None and value.default is not None:
             findings.check_literal(value.default, port)
     return settled
@@ -347,7 +347,7 @@ def _component_of_job(name: str, key: Node, node: Node, reading: Reading, cache:
     elif not isinstance(found, PipelineComponent) and code_of(found) is None:
         message = f"the job '{name}' is of type {kind}, which is not run locally"
         hint = "A local run takes jobs of type command, sweep, parallel and spark with local parts."
-        reading.findings.add(key.span, NOT_RUN_LOCALLY, message, hint=hint)
+        reading.findings.add(NOT_RUN_LOCALLY.at(key.span, message, hint=hint))
     return found
 
 
@@ -391,15 +391,16 @@ def _component_of_other_kind(
 def _is_endless(file: Path, reference: Node, reading: Reading, cache: ComponentCache) -> bool:
     """Whether a component contains the file that names it, or is too deep in others; it is then reported."""
     if cache.depth >= _DEEPEST_PIPELINE:
-        reading.findings.add(reference.span, TOO_LARGE, f"pipelines are nested more than {_DEEPEST_PIPELINE} deep here")
+        message = f"pipelines are nested more than {_DEEPEST_PIPELINE} deep here"
+        reading.findings.add(TOO_LARGE.at(reference.span, message))
         return True
     circle = [file, file] if file == reading.file else cache.circle_to(file)
     if len(circle) == 2:
-        reading.findings.add(reference.span, BAD_REFERENCE, "the component is this file itself")
+        reading.findings.add(BAD_REFERENCE.at(reference.span, "the component is this file itself"))
     elif circle:
         names = " → ".join(each.name for each in circle)
         message = f"these components contain each other: {names}"
-        reading.findings.add(reference.span, BAD_REFERENCE, message, "Remove one of the references.")
+        reading.findings.add(BAD_REFERENCE.at(reference.span, message, "Remove one of the references."))
     return bool(circle)
 
 
@@ -468,7 +469,7 @@ def _is_something_else(file: Path, component: Node, reading: Reading) -> bool:
         return False
     if kind in ("environment", "compute", "schedule", "asset", "pipeline", "sweep_job"):
         message = f"'{file.name}' is {KIND_NAMES[kind]}, not a component"
-        reading.findings.add(component.span, UNKNOWN_KIND, message)
+        reading.findings.add(UNKNOWN_KIND.at(component.span, message))
         return kind != "pipeline"
     return False
 
@@ -517,7 +518,7 @@ def _note_ignored(job: Node, component: AnyComponent | None, reading: Reading) -
             continue
         message = f"'{key}' beside 'component' is ignored: the component's own is used"
         hint = f"Remove '{key}', or change it in the component."
-        reading.findings.add(job.key_span(key), IGNORED_KEY, message, hint=hint)
+        reading.findings.add(IGNORED_KEY.at(job.key_span(key), message, hint=hint))
 
 
 def _note_other_kind(name: str, job: Node, component: Node, found: str, reading: Reading) -> None:
@@ -527,7 +528,7 @@ def _note_other_kind(name: str, job: Node, component: Node, found: str, reading:
     hint = "Give the job the component's type, or name a component of this one."
     # Without a type, Azure ML's client takes any component; a local run takes those with code of their own.
     rule = BAD_REFERENCE if kind is not None else NOT_RUN_LOCALLY
-    reading.findings.add((kind or component).span, rule, message, hint=hint)
+    reading.findings.add(rule.at((kind or component).span, message, hint=hint))
 
 
 def _note_remote(node: Node, reference: str, what: str, reading: Reading) -> bool:
@@ -536,11 +537,11 @@ def _note_remote(node: Node, reference: str, what: str, reading: Reading) -> boo
     if _REMOTE_PATH.match(reference):
         message = f"'{shorten(reference)}' is neither a file nor an asset"
         hint = f"A file is '{reference.removeprefix('azureml:')}', an asset azureml:NAME:VERSION."
-        reading.findings.add(node.span, BAD_REFERENCE, message, hint)
+        reading.findings.add(BAD_REFERENCE.at(node.span, message, hint))
         return True
     message = f"the {what} '{shorten(reference)}' is kept in Azure ML and not readable offline"
     hint = "Name a local file to run or check it here; `trainyard run` takes one with --set jobs.JOB.component=FILE."
-    reading.findings.add(node.span, NOT_SEEN_OFFLINE, message, hint=hint)
+    reading.findings.add(NOT_SEEN_OFFLINE.at(node.span, message, hint=hint))
     return True
 
 
@@ -598,7 +599,7 @@ def _check_cycles(jobs: Mapping[str, Job], reading: Reading) -> None:
             if job_bound_to(binding) == cycle[1]:
                 span = reading.document.span_within(node, binding.start, binding.end)
                 related = [Related(jobs[name].key_span, f"the job '{name}' is here") for name in cycle[1:-1]]
-                reading.findings.diagnostics.append(cycle_at(span, cycle, related))
+                reading.findings.add(cycle_at(span, cycle, related))
                 return
 
 

@@ -76,7 +76,7 @@ def check_output_names(outputs: Mapping[str, Port], reading: Reading) -> None:
         if name.lower() in _RESERVED_OUTPUT_NAMES:
             message = f"an output '{name}' would replace the variable {name.upper()} of the job's processes"
             hint = f"Rename it, for example to '{name}_output'."
-            reading.findings.add(port.key_span, RESERVED_NAME, message, hint=hint)
+            reading.findings.add(RESERVED_NAME.at(port.key_span, message, hint=hint))
 
 
 def literal_type(data: Any) -> str:
@@ -93,11 +93,11 @@ def _named(mapping: Node | None, reading: Reading) -> Iterator[tuple[str, Entry]
         if earlier[0] != name:
             message = f"'{name}' and '{earlier[0]}' differ only by case, which Azure ML ignores"
             related = (Related(earlier[1], f"'{earlier[0]}' is here"),)
-            reading.findings.add(span, NAME_CLASH, message, hint="Rename one.", related=related)
+            reading.findings.add(NAME_CLASH.at(span, message, hint="Rename one.", related=related))
         for place, letter in enumerate(name):
             if letter == "." and name[:place] in reading.findings.entries(mapping):
                 message = f"'{name}' is in the group '{name[:place]}', which Azure ML's client takes for one input"
-                reading.findings.add(span, NAME_CLASH, message, hint="Rename one.")
+                reading.findings.add(NAME_CLASH.at(span, message, hint="Rename one."))
         yield name, entry
 
 
@@ -171,7 +171,7 @@ def check_input_path(node: Node, reading: Reading, what: str = "the data of this
     profile = f" --profile {aside[1]}" if aside is not None else ""
     message = f"this is the output of job '{job}' of the local run '{name}', which does not exist"
     hint = f"`trainyard run {pipeline}{profile} --name {name}` makes it."
-    reading.findings.add(path.span, RUN_OUTPUT_NOT_FOUND, message, hint)
+    reading.findings.add(RUN_OUTPUT_NOT_FOUND.at(path.span, message, hint))
 
 
 def _check_own_limits(port: Port, reading: Reading) -> None:
