@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from jinja2 import Undefined
 
-from trainyard.render.drift import find_drift
+from trainyard.render.limited_rendering import render_limited
 from trainyard.render.profiles import load_profile
 from trainyard.render.project import Project
 from trainyard.render.rendered_files import Header
@@ -161,7 +161,7 @@ EXCESSES = {
 def test_what_a_rendering_may_take_is_limited(project: Project, text: str, limit: str) -> None:
     attack(project, text)
     with pytest.raises(SpecError, match=limit) as caught:
-        find_drift(project, "mine")
+        render_limited(project, "mine")
     assert caught.value.diagnostics[0].span.file == project.templates / "pipelines" / "x.txt.j2"
 
 
@@ -177,7 +177,7 @@ def test_what_a_rendering_may_take_is_limited(project: Project, text: str, limit
 def test_a_rendering_without_end_is_one_finding(project: Project, text: str) -> None:
     attack(project, text)
     with pytest.raises(SpecError) as caught:
-        find_drift(project, "mine")
+        render_limited(project, "mine")
     assert len(caught.value.diagnostics) == 1
 
 
@@ -235,7 +235,7 @@ def test_a_linked_folder_of_templates_is_not_read(trainyard: CommandLine, projec
     project.templates.symlink_to(elsewhere)
     (project.root / ".git").mkdir()
     with pytest.raises(SpecError) as caught:
-        find_drift(project, "mine")
+        render_limited(project, "mine")
     assert "the secret" not in str(caught.value)
 
 

@@ -74,9 +74,10 @@ def render(
         _write(project, profile, given, out)
         return
     limit_reading(root_of([project.root, *([out] if out else [])]))
+    rendered = render_limited(project, profile, given, out)
     if diff:
-        _show_difference(project, render_limited(project, profile, given, out), whole=verbose)
-    elif _print_drift(project, profile, given, out):
+        _show_difference(rendered, whole=verbose)
+    elif _print_drift(rendered):
         sys.exit(1)
 
 
@@ -96,12 +97,12 @@ def _settle_edit(project: Project, adopted: Path | None, released: Path | None) 
         _write(project, None, {}, None)
 
 
-def _print_drift(project: Project, profile: str | None, settings: Mapping[str, object], out: Path | None) -> bool:
+def _print_drift(rendered: Rendering) -> bool:
     """Print the difference of every file that has drifted from its template or profile; return whether any has."""
-    drifted = drifts.find_drift(project, profile, settings, out)
+    drifted = drifts.find_drift(rendered)
     for drift in drifted:
         click.echo(f"{short(drift.path)}: {drift.reason}", err=True)
-        print_notes(f"  {redacted(line)}" for line in _lines_to_change(project, drift))
+        print_notes(f"  {redacted(line)}" for line in _lines_to_change(rendered.project, drift))
         click.echo(redacted(drift.diff), nl=False)
     if not drifted:
         click.echo("rendered files match their templates and profile", err=True)
@@ -127,16 +128,16 @@ def _lines_to_change(project: Project, drift: drifts.Drift) -> list[str]:
         return []
 
 
-def _show_difference(project: Project, rendered: Rendering, *, whole: bool) -> None:
+def _show_difference(rendered: Rendering, *, whole: bool) -> None:
     """Print what writing a rendering would change on disk: on one screen, or the whole with every line."""
     from trainyard.cli.rendering_difference import meanings, summary  # an eighth of the time of a rendering without it
 
     print_notes(rendered.profile.adjustments)
-    changed = drifts.difference(project, rendered)
+    changed = drifts.difference(rendered)
     if not changed:
         click.echo("nothing changes", err=True)
         return
-    found = list(meanings(project, rendered))
+    found = list(meanings(rendered))
     if whole:
         for meaning in found:
             click.echo(f"{meaning}\n")

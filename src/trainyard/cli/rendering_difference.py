@@ -21,7 +21,6 @@ from trainyard.printing import table
 from trainyard.project_files import reading_also, text_or_empty
 from trainyard.render.drift import Drift
 from trainyard.render.limited_rendering import render_limited
-from trainyard.render.project import Project
 from trainyard.render.rendering import Rendering
 from trainyard.render.settings import as_arguments
 from trainyard.settings.quantities import counted
@@ -50,13 +49,13 @@ class Meaning:
         return "\n".join([str(self.file), *settings_as_text(self.changes)])
 
 
-def meanings(project: Project, rendering: Rendering) -> Iterator[Meaning]:
+def meanings(rendering: Rendering) -> Iterator[Meaning]:
     """Yield what differs in each cluster and pipeline of a rendering from the file on disk."""
     with tempfile.TemporaryDirectory(prefix="trainyard-") as temporary, reading_also(Path(temporary)):
         aside = Path(temporary).resolve()
         # The same rendering in a folder of its own, where its files refer to each other.
         profile = rendering.profile
-        for path, written in render_limited(project, profile.name, profile.settings, aside).files.items():
+        for path, written in render_limited(rendering.project, profile.name, profile.settings, aside).files.items():
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(written.text, encoding="utf-8")
         files = sorted(path.relative_to(rendering.root) for path in rendering.files if path.suffix == ".yaml")

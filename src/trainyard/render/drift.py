@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from trainyard.project_files import text_or_empty
 from trainyard.render.copies import stale_copies
-from trainyard.render.limited_rendering import render_limited
 from trainyard.render.project import Project
 from trainyard.render.rendered_files import (
     FileOnDisk,
@@ -37,23 +36,15 @@ class Drift:
     is_foreign: bool = False
 
 
-def find_drift(
-    project: Project,
-    profile_name: str | None = None,
-    settings: Mapping[str, object] | None = None,
-    out: Path | None = None,
-) -> list[Drift]:
-    """Return every rendered file that differs from its rendering, is missing, or is no longer rendered; write nothing.
-
-    Without a profile's name, it is the one in the files' headers.
-    """
-    rendering = render_limited(project, profile_name, settings, out)
+def find_drift(rendering: Rendering) -> list[Drift]:
+    """Return every rendered file that differs from its rendering, is missing, or is no longer rendered."""
+    project = rendering.project
     copies = stale_copies(project) if rendering.root == project.root else []
-    drifted = sorted(_drifts(project, rendering, lambda file: file.text), key=lambda drift: drift.path)
+    drifted = sorted(_drifts(rendering, lambda file: file.text), key=lambda drift: drift.path)
     return drifted + [Drift(copy.path, copy.reason, _diff(project, copy.path, *copy.texts())) for copy in copies]
 
 
-def difference(project: Project, rendering: Rendering) -> list[Drift]:
+def difference(rendering: Rendering) -> list[Drift]:
     """Return what writing a rendering would change, sorted by path.
 
     The headers, which only say what a file was rendered from, are left out: both sides have the new one.
@@ -63,10 +54,11 @@ def difference(project: Project, rendering: Rendering) -> list[Drift]:
         header = Header(file.header.template, rendering.profile.name, rendering.profile.settings)
         return header.joined_with(file.path, content_of(file.text))
 
-    return sorted(_drifts(project, rendering, with_new_header), key=lambda drift: drift.path)
+    return sorted(_drifts(rendering, with_new_header), key=lambda drift: drift.path)
 
 
-def _drifts(project: Project, rendering: Rendering, text_of: Callable[[FileOnDisk], str]) -> Iterator[Drift]:
+def _drifts(rendering: Rendering, text_of: Callable[[FileOnDisk], str]) -> Iterator[Drift]:
+    project = rendering.project
     on_disk = {file.path: file for file in files_on_disk(project, rendering.root)}
     old = {path: text_of(file) for path, file in on_disk.items()}
     new = {path: file.text for path, file in rendering.files.items()}
