@@ -53,13 +53,16 @@ SHADOWED_SETTING = Rule("AML342", "shadowed-setting", "warning").explained(
 
 
 @check("pipeline")
-def _shadowed_settings(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
+def _settings_of_jobs(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
+    """Keys of settings files that have no effect, and what the step of a sweep's trials would refuse."""
     if context.is_used(pipeline.model):
         return
     for use in context.resolution_of(pipeline.model).jobs.values():
         settings = use.step_settings if settings_port(use.job.component) is not None else None
         if settings is not None and isinstance(settings.file, WrittenSettings):
             yield from _shadowed(use, settings, settings.file)
+        if isinstance(use.component.task, Sweep):
+            yield from refused_settings(use)
 
 
 def _shadowed(use: JobUse, settings: StepSettings, file: WrittenSettings) -> Iterator[Diagnostic]:
@@ -85,13 +88,3 @@ def _shadowed(use: JobUse, settings: StepSettings, file: WrittenSettings) -> Ite
 def _training_settings(placement: Placement, context: LintContext) -> Iterator[Diagnostic]:
     """What the step of a job would refuse."""
     yield from refused_settings(placement.use, is_complete=not placement.is_component)
-
-
-@check("pipeline")
-def _settings_of_trials(pipeline: ParsedPipeline, context: LintContext) -> Iterator[Diagnostic]:
-    """What the step of a sweep's trials would refuse."""
-    if context.is_used(pipeline.model):
-        return
-    for use in context.resolution_of(pipeline.model).jobs.values():
-        if isinstance(use.component.task, Sweep):
-            yield from refused_settings(use)

@@ -17,7 +17,6 @@ from trainyard.spec.parsed import ParsedCommand
 from trainyard.spec.rule import Rule
 
 _CHECKPOINT_NAME = regex(r"(?<![a-z])(check_?points?|ckpts?)(?![a-z])", re.IGNORECASE)
-# `echo $TF_CONFIG` trains nothing.
 # An evaluation of the same model on the same data may well be reused.
 _EVALUATION = regex(
     r"(?<![a-z])(?:eval|evaluat\w*|predict\w*|infer\w*|scor(?:e|ing)|validat\w*)(?![a-z])", re.IGNORECASE
