@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -89,7 +89,7 @@ class EditorWorkspace:
             # A cluster's file beside or above one that uses it counts only if it was read.
             above = {folder for file in files for folder in file.parents}
             computes = [file for file in self._computes if file.parent in above]
-            result = lint_files(_implicit([*computes, *files]), settings, store, self._outside)
+            result = lint_files(((file, False) for file in (*computes, *files)), settings, store, self._outside)
             for diagnostic in self._reported(result, files, settings, store):
                 if diagnostic.span.file in found:
                     found[diagnostic.span.file].append(diagnostic)
@@ -108,7 +108,7 @@ class EditorWorkspace:
         for root, files in self._all_by_root(texts).items():
             store = DocumentStore(texts, known)
             settings = self._settings(root)
-            result = lint_files(_implicit(files), settings, store, self._outside, checkpoint)
+            result = lint_files(((file, False) for file in files), settings, store, self._outside, checkpoint)
             reported = self._reported(result, folders_to_check(root), settings, store, checkpoint)
             for diagnostic in with_template_lines(reported, texts, self._finders):
                 found.setdefault(diagnostic.span.file, []).append(diagnostic)
@@ -261,7 +261,3 @@ def _stamp(file: Path, texts: Mapping[Path, str]) -> _Stamp | None:
     except (OSError, ValueError):
         return None
     return status.st_mtime_ns, status.st_size
-
-
-def _implicit(files: Iterable[Path]) -> Iterator[tuple[Path, bool]]:
-    return ((file, False) for file in files)
