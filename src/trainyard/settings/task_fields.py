@@ -50,9 +50,9 @@ class TaskError(ValueError):
 class UnreadableSettings(TaskError):
     """Settings that cannot be read from their source: where, and why."""
 
-    def __init__(self, file: Path, line: int, problem: str) -> None:
-        super().__init__(f"{file}:{line}: {problem}")
-        self.file, self.line, self.problem = file, line, problem
+    def __init__(self, module: _Module, node: ast.expr | ast.stmt, problem: str) -> None:
+        self.file, self.line, self.problem = module.file, node.lineno, problem
+        super().__init__(f"{self.file}:{self.line}: {problem}")
 
 
 @cache
@@ -225,7 +225,7 @@ class _Sources:
         for base in reversed(settings.definition.bases):
             found = self._class_of(settings.module, base)
             if found is None:
-                raise _unreadable(settings.module, base, f"the base class {ast.unparse(base)} cannot be found")
+                raise UnreadableSettings(settings.module, base, f"the base class {ast.unparse(base)} cannot be found")
             fields |= self.fields_of(found)
         documentation = documented_fields(settings.definition)
         for statement in settings.definition.body:
@@ -273,7 +273,9 @@ class _Sources:
             if value is not None:
                 found = self._class_of(task.module, value)
                 if found is None:
-                    raise _unreadable(task.module, value, "the class of a task's Settings cannot be found by reading")
+                    raise UnreadableSettings(
+                        task.module, value, "the class of a task's Settings cannot be found by reading"
+                    )
                 return found
         bases = (self._class_of(task.module, base) for base in task.definition.bases)
         return next((found for base in bases if base is not None and (found := self._settings_of(base))), None)
@@ -352,16 +354,16 @@ def _read_field(module: _Module, statement: ast.AnnAssign, name: str, descriptio
     call = statement.value
     make = _MAKERS.get(_last_name(call.func)) if isinstance(call, ast.Call) else None
     if make is None:
-        raise _unreadable(module, statement, f"declare {name} with one of {', '.join(_MAKERS)}")
+        raise UnreadableSettings(module, statement, f"declare {name} with one of {', '.join(_MAKERS)}")
     assert isinstance(call, ast.Call)
     if not description:
-        raise _unreadable(module, statement, f"the setting {name} has no documentation: add a string beneath it")
+        raise UnreadableSettings(module, statement, f"the setting {name} has no documentation: add a string beneath it")
     hint = _read_annotation(module, statement.annotation)
     arguments = {word.arg: _literal(module, word.value) for word in call.keywords if word.arg is not None}
     try:
         field = make(*[_literal(module, value) for value in call.args], **arguments)
     except TypeError as mistake:
-        raise _unreadable(module, statement, str(mistake)) from None
+        raise UnreadableSettings(module, statement, str(mistake)) from None
     field.name = name
     return describe_field(field, hint, description, (module.file, statement.lineno))
 
@@ -376,7 +378,7 @@ def _read_annotation(module: _Module, annotation: ast.expr) -> Any:
     kinds = [word for word in words if word != "None"]
     if len(kinds) != 1 or kinds[0] not in _TYPES:
         problem = f"expected one of the types {', '.join(_TYPES)}, each with or without | None, found {text}"
-        raise _unreadable(module, annotation, problem)
+        raise UnreadableSettings(module, annotation, problem)
     return _TYPES[kinds[0]] | None if optional else _TYPES[kinds[0]]
 
 
@@ -389,8 +391,4 @@ def _literal(module: _Module, expression: ast.expr) -> Any:
         return ast.literal_eval(expression)
     except ValueError:
         problem = "defaults and limits of settings are literals, so that they can be read without running the module"
-        raise _unreadable(module, expression, problem) from None
-
-
-def _unreadable(module: _Module, node: ast.AST, problem: str) -> UnreadableSettings:
-    return UnreadableSettings(module.file, getattr(node, "lineno", 1), problem)
+        raise UnreadableSettings(module, expression, problem) from None
