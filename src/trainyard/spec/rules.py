@@ -1,7 +1,5 @@
 """Rules about files, their keys and values, which schemas (`spec/schema_checks.py`) and several readers report."""
 
-from __future__ import annotations
-
 from trainyard.spec.rule import Rule
 
 UNREADABLE_FILE = Rule("AML001", "unreadable-file", "error").explained(

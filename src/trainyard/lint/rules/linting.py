@@ -1,7 +1,5 @@
 """Rules about linting itself: comments and baselines that silence nothing, and a check that failed."""
 
-from __future__ import annotations
-
 from trainyard.spec.rule import Rule
 
 CHECK_FAILED = Rule("AML013", "check-failed", "error").explained(
