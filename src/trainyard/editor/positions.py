@@ -29,7 +29,8 @@ class Places:
 
     def __init__(self, text: str, encoding: str = "utf-16") -> None:
         self._text = text
-        self._encoding = encoding
+        self._codec = encoding if encoding == "utf-8" else f"{encoding}-le"
+        self._bytes_per_unit = _BYTES_PER_UNIT[encoding]
 
     def range_of(self, span: Span) -> types.Range:
         """Return a span of the linter in the protocol's form."""
@@ -49,24 +50,19 @@ class Places:
         start = self._lines[position.line]
         end = self._lines[position.line + 1] if position.line + 1 < len(self._lines) else len(self._text)
         line = self._text[start:end].rstrip("\r\n")
-        size = _BYTES_PER_UNIT[self._encoding]
-        before = self._encoded(line)[: position.character * size]
+        before = self._encoded(line)[: position.character * self._bytes_per_unit]
         return start + len(before.decode(self._codec, errors="ignore"))
 
     def position_of(self, offset: int) -> types.Position:
         """Return the position in front of the character at an offset."""
         line = bisect_right(self._lines, offset) - 1
         before = self._text[self._lines[line] : offset]
-        return types.Position(line, len(self._encoded(before)) // _BYTES_PER_UNIT[self._encoding])
+        return types.Position(line, len(self._encoded(before)) // self._bytes_per_unit)
 
     def _position(self, line: int, column: int) -> types.Position:
         if line > len(self._yaml_lines):
             return self.position_of(len(self._text))
         return self.position_of(min(self._yaml_lines[line - 1] + column - 1, len(self._text)))
-
-    @property
-    def _codec(self) -> str:
-        return self._encoding if self._encoding == "utf-8" else f"{self._encoding}-le"
 
     def _encoded(self, text: str) -> bytes:
         return text.encode(self._codec, "surrogatepass")
