@@ -99,11 +99,6 @@ def test_readme_shows_what_its_first_command_prints() -> None:
     assert len(README.read_text(encoding="utf-8").splitlines()) <= 110
 
 
-def test_the_page_of_estimates_is_current() -> None:
-    page = runpy.run_path(str(ROOT / "docs" / "generate_estimates.py"))["page"]
-    assert (ROOT / "docs" / "estimates.md").read_text(encoding="utf-8") == page()
-
-
 def test_the_plans_of_preparing_terabytes_follow_from_what_is_measured() -> None:
     """By hand for 1 TB: what is counted per document is what a signature really has, and the rest is arithmetic."""
     from trainyard.steps.data.at_scale.signatures import SignatureBuilder

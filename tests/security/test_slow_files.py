@@ -130,14 +130,18 @@ def _patterns() -> dict[str, tuple[re.Pattern[str], str]]:
     folders = ("render", "cli", "editor", "lint", "plan", "report", "spec")
     for file in (file for folder in folders for file in sorted((SOURCE / folder).rglob("*.py"))):
         text = file.read_text()
-        tree = ast.parse(text)
+        if not re.search(r"\bre\.|regex", text):
+            continue
+        nodes = [*ast.walk(ast.parse(text))]
         names = {
             (node.value.lineno, node.value.col_offset): node.targets[0].id
-            for node in ast.walk(tree)
+            for node in nodes
             if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
         }
-        for node in ast.walk(tree):
-            if not (isinstance(node, ast.Call) and node.args):
+        for node in nodes:
+            if not (isinstance(node, ast.Call) and node.args and isinstance(node.func, ast.Name | ast.Attribute)):
+                continue
+            if getattr(node.func, "attr", "compile") not in READERS:
                 continue
             # `regex` is `re.compile` at the first use.
             module, _, function = ast.unparse(node.func).replace("regex", "re.compile").rpartition(".")

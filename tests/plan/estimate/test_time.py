@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import runpy
 import statistics
 from collections import Counter
 from dataclasses import replace
@@ -87,6 +88,11 @@ def test_no_curve_is_fitted_to_what_is_held_out() -> None:
     assert not fitted & {row.source for row in held_out}
     for kind in KINDS:
         assert len([row for row in held_out if row.kind == kind]) >= 10
+
+
+def test_the_page_of_estimates_is_current() -> None:
+    page = runpy.run_path(str(DOCS / "generate_estimates.py"))["page"]
+    assert (DOCS / "estimates.md").read_text(encoding="utf-8") == page()
 
 
 def test_what_was_predicted_first_stays_as_it_was() -> None:

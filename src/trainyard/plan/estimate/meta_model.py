@@ -72,12 +72,12 @@ def count_without_values(model: Any, compute: Callable[[], Any], name: str) -> t
 
     UsageError, with the name, for a computation that depends on values.
     """
-    from torch._subclasses.fake_tensor import FakeTensorMode
+    import torch._subclasses
 
     try:
-        # As tensors of the CPU without values: on the meta device attention is not fused.
-        with FakeTensorMode(allow_non_fake_inputs=True):
-            return _counted(model.to_empty(device="cpu").train(), compute)
+        # On the CPU without values: meta attention is not fused. Made anew: `to_empty` would convert each, and is slow.
+        with torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True):
+            return _counted(model._apply(lambda t: torch.empty(t.shape, dtype=t.dtype, device="cpu")).train(), compute)
     except (RuntimeError, ValueError, TypeError) as error:
         first = (str(error).splitlines() or [type(error).__name__])[0]
         raise UsageError(f"{name} cannot be counted without values: {first[:160]}") from None
