@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import threading
 from collections.abc import Iterator
@@ -133,6 +134,7 @@ def test_quiet_steps_read_no_number_from_a_device_on_a_cpu(
     monkeypatch.setattr("trainyard.steps.training.agreement._seconds_between", lambda first, second: 0.002)
     for name in ("item", "tolist", "__float__", "__bool__", "__int__", "numpy", "cpu"):
         monkeypatch.setattr(torch.Tensor, name, watched(name, getattr(torch.Tensor, name)))
+    monkeypatch.setattr(World, "gpu_use", lambda world: (90.0, 5e9))  # what ranks know of a GPU is agreed on too
     for asked in (World, HostGroup):
         for name in ("sum", "gather", "broadcast"):
             monkeypatch.setattr(asked, name, watched(f"{asked.__name__}.{name}", getattr(asked, name)))
@@ -143,3 +145,6 @@ def test_quiet_steps_read_no_number_from_a_device_on_a_cpu(
     # On a CPU the optimizer looks at the norm, which is on the host; on a GPU its kernel does (step_decided_on_device).
     assert set(seen) <= {"agreement.py: tolist", "optimizer.py: item"}  # very short steps share a late read
     assert seen.count("agreement.py: tolist") < 20, "steps of 2 ms share their reads"
+    (*_, line) = (tmp_path / "metrics" / "metrics.jsonl").read_text().splitlines()
+    found = json.loads(line)
+    assert (found["node_0_gpu_utilization_percent"], found["node_0_gpu_memory_bytes"]) == (90, 5e9)

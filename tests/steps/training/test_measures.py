@@ -22,9 +22,9 @@ from trainyard.steps.training.observing.flops import (
     peak_flops_per_second,
 )
 from trainyard.steps.training.observing.measures import ModelFlops, StepMeasures, Work, percentiles
-from trainyard.steps.training.observing.observer import GpuUse, figures_of_nodes, gpu_figures
+from trainyard.steps.training.observing.observer import figures_of_nodes
 from trainyard.steps.training.observing.recorder import Recorder
-from trainyard.steps.training.samples.plan import AgreedStep, TokenCounts, TrainingPlan
+from trainyard.steps.training.samples.plan import AgreedStep, GpuUse, TokenCounts, TrainingPlan
 from trainyard.steps.training.tasks.image_classification import ImageClassification, image_logits
 
 DOCS = Path(__file__).parents[3] / "docs" / "metrics.md"
@@ -242,21 +242,21 @@ def test_every_figure_is_documented(digits: Path, tmp_path: Path, capsys: pytest
 
 
 def test_the_gpus_of_each_node_have_their_own_figures() -> None:
-    uses = [GpuUse(0, 90, 5), GpuUse(0, 70, 7), GpuUse(1, None, 3), GpuUse(1, 40, 2), GpuUse(2, None, 9)]
-    assert figures_of_nodes(uses) == {
+    uses = [GpuUse(90, 5), GpuUse(70, 7), GpuUse(-1, 3), GpuUse(40, 2), GpuUse(-1, 9), GpuUse(-1, 1)]
+    assert figures_of_nodes(uses, 2) == {
         "node_0_gpu_utilization_percent": 80,
         "node_0_gpu_memory_bytes": 7,
         "node_1_gpu_utilization_percent": 40,
         "node_1_gpu_memory_bytes": 3,
         "node_2_gpu_memory_bytes": 9,
     }
-    assert figures_of_nodes([]) == {}
+    assert figures_of_nodes([], 2) == {}
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
 def test_without_gpus_there_are_no_figures_of_them() -> None:
     with World(20, {}) as world:
-        assert gpu_figures(world) == {}
+        assert world.gpu_use() == ()
 
 
 def test_an_interrupted_validation_is_added_to_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -119,6 +119,20 @@ class World:
             return torch.cuda.max_memory_allocated(self.device)
         return peak_resident_bytes()
 
+    def gpu_use(self) -> tuple[float, ...]:
+        """Return in which percentage of the time this rank's GPU just computed, and how many of its bytes are taken.
+
+        Nothing on a CPU; -1 percent without nvidia-ml-py, or where the driver does not tell, as of a part of a GPU.
+        """
+        if self.device.type != "cuda":
+            return ()
+        free_bytes, total_bytes = torch.cuda.mem_get_info(self.device)
+        try:
+            percent = torch.cuda.utilization(self.device)
+        except Exception:  # of whatever kind nvidia-ml-py raises
+            percent = -1
+        return percent, total_bytes - free_bytes
+
     def let_some_work(self, work: Callable[[], None], while_waiting: Callable[[], None], *, works: bool) -> None:
         """Let those ranks that are told so do some work for as long as it takes.
 

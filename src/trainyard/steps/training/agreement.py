@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from trainyard.steps.runtime.world import World
-from trainyard.steps.training.samples.plan import NO_TOKENS, AgreedStep, Step, TokenCounts
+from trainyard.steps.training.samples.plan import NO_TOKENS, AgreedStep, GpuUse, Step, TokenCounts
 
 _LONG_OWN_SECONDS = 0.5
 """Above this, reading a step's agreement at once costs less than a thousandth of it, and stops take effect sooner."""
@@ -81,7 +81,9 @@ class Agreement:
         self._world, self._data_wait_seconds = world, data_wait_seconds
         self._taken: list[TakenStep] = []
         self._started: list[tuple[list[TakenStep], LateSum]] = []
-        self._own_seconds = self._peak_bytes = self._next_look = 0.0
+        self._own_seconds = self._next_look = 0.0
+        self._looked: tuple[float, ...] = ()
+        """The peak of this rank's memory, and the use of its GPU."""
         self._steps_at_once = 1
         self.steps_are_long = False
         """Whether steps take so long that waiting for a step's own agreement costs next to nothing."""
@@ -105,8 +107,9 @@ class Agreement:
         steps, self._taken = self._taken, []
         if (now := time.monotonic()) >= self._next_look:
             # Asking takes up to 0.4 ms, which very short steps would notice.
-            self._peak_bytes, self._next_look = float(self._world.peak_memory_bytes()), now + _LOOK_EVERY_SECONDS
-        figures = (self._own_seconds, self._data_wait_seconds(), self._peak_bytes)
+            self._looked = (float(self._world.peak_memory_bytes()), *self._world.gpu_use())
+            self._next_look = now + _LOOK_EVERY_SECONDS
+        figures = (self._own_seconds, self._data_wait_seconds(), *self._looked)
         of_ranks = [0.0] * len(figures) * self._world.size
         of_ranks[self._world.rank :: self._world.size] = figures
         is_cuda = self._world.device.type == "cuda"
@@ -124,7 +127,9 @@ class Agreement:
         for steps, reduction in started:
             numbers = iter(reduction.read())
             stopping_ranks = next(numbers)
-            own_seconds, waits, peaks = (list(islice(numbers, self._world.size)) for _ in range(3))
+            of_ranks = [list(islice(numbers, self._world.size)) for _ in range(2 + len(self._looked))]
+            own_seconds, waits, peaks, *gpus = of_ranks
+            gpu_uses = [GpuUse(*use) for use in zip(*gpus, strict=True)]
             counted = [(next(numbers), TokenCounts._make(islice(numbers, len(NO_TOKENS)))) for _ in steps]
             loss_sums = [sum(islice(numbers, len(taken.losses))) for taken in steps]
             # Chosen from what is the same on every rank: the slowest rank's seconds.
@@ -146,6 +151,7 @@ class Agreement:
                         counts=counts,
                         rank_data_wait_seconds=waits,
                         rank_peak_bytes=peaks,
+                        rank_gpu_uses=gpu_uses,
                     )
                 )
         return agreed

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
@@ -20,7 +19,7 @@ from trainyard.steps.training.observing.hang_watch import HangWatch
 from trainyard.steps.training.observing.measures import StepGuards, StepMeasures
 from trainyard.steps.training.observing.recorder import Recorder, SampleRecord
 from trainyard.steps.training.samples.batches import MicroBatch
-from trainyard.steps.training.samples.plan import AgreedStep, Step
+from trainyard.steps.training.samples.plan import AgreedStep, GpuUse, Step
 
 _GIB = 2**30
 PROFILE_FOLDER = "profile"
@@ -102,7 +101,7 @@ class TrainingObserver:
             validation,
             failed_saves=failed_saves,
             always=always,
-            more_figures=lambda: gpu_figures(self.world),
+            more_figures=lambda: figures_of_nodes(agreed.rank_gpu_uses, self.world.variables.processes_per_node),
         )
 
 
@@ -120,32 +119,12 @@ def memory_summary(world: World) -> str:
     return f"{text}; {reserved_bytes / _GIB:.2f} GiB reserved, of {total_bytes / _GIB:.0f} GiB"
 
 
-class GpuUse(NamedTuple):
-    """One rank's GPU at one moment: in which percentage of the time it just computed, and how much memory is taken."""
-
-    node: int
-    utilization_percent: float | None
-    memory_bytes: int
-
-
-def gpu_figures(world: World) -> dict[str, float]:
-    """Return the figures of every node, the same on each rank. Every rank calls it; none without GPUs."""
-    if world.device.type != "cuda":
-        return {}
-    free_bytes, total_bytes = torch.cuda.mem_get_info(world.device)
-    try:
-        percent = torch.cuda.utilization(world.device)
-    except Exception:  # without nvidia-ml-py, or where the driver does not tell, as of a part of a GPU
-        percent = None
-    return figures_of_nodes(world.gather(GpuUse(world.variables.node_rank, percent, total_bytes - free_bytes)))
-
-
-def figures_of_nodes(uses: Sequence[GpuUse]) -> dict[str, float]:
+def figures_of_nodes(uses: Sequence[GpuUse], per_node: int) -> dict[str, float]:
     """Return the mean utilization of each node's GPUs, where any is known, and the memory of its fullest one."""
     figures: dict[str, float] = {}
-    for node in sorted({use.node for use in uses}):
-        of_node = [use for use in uses if use.node == node]
-        if known := [use.utilization_percent for use in of_node if use.utilization_percent is not None]:
+    for node, first in enumerate(range(0, len(uses), per_node)):
+        of_node = uses[first : first + per_node]
+        if known := [use.utilization_percent for use in of_node if use.utilization_percent >= 0]:
             figures[f"node_{node}_gpu_utilization_percent"] = statistics.mean(known)
         figures[f"node_{node}_gpu_memory_bytes"] = max(use.memory_bytes for use in of_node)
     return figures

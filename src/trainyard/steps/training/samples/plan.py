@@ -153,6 +153,14 @@ def total_counts(counts: Iterable[TokenCounts]) -> TokenCounts:
     return TokenCounts(*map(sum, zip(NO_TOKENS, *counts, strict=True)))
 
 
+class GpuUse(NamedTuple):
+    """One rank's GPU at one moment: in which percentage of the time it just computed (-1 where unknown), and how much
+    memory is taken."""
+
+    utilization_percent: float
+    memory_bytes: float
+
+
 class AgreedStep(NamedTuple):
     """A step as all ranks know it; all but `seconds` is the same on every rank."""
 
@@ -174,6 +182,8 @@ class AgreedStep(NamedTuple):
     """By rank, how long it has waited for samples since the training began; empty where ranks do not say."""
     rank_peak_bytes: Sequence[float] = ()
     """By rank, the peak of its memory so far; empty where ranks do not say."""
+    rank_gpu_uses: Sequence[GpuUse] = ()
+    """By rank, at most a second old; empty without GPUs."""
 
     @property
     def is_finite(self) -> bool:
