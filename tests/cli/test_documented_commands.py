@@ -80,10 +80,11 @@ SLOW = {
     "az ml compute create -f compute/gpu_cluster.yaml": "docs/submit.md creates the other cluster in the same way",
     "az ml job create -f pipelines/check_cluster.yaml": "docs/commands.md sends another file in the same way",
     "az ml job create -f pipelines/ddp.yaml --set": "docs/commands.md sends it; test_set_keys.py sets keys of files",
-    "trainyard submit pipelines/ddp.yaml --set": "the page submits it without; test_submit.py does with --set",
+    "trainyard submit pipelines/ddp.yaml --set": "docs/commands.md submits it without; test_submit.py does with --set",
+    "trainyard submit pipelines/ddp.yaml --name my-first": "docs/commands.md submits it; test_submit.py names jobs",
     "trainyard submit pipelines/ddp.yaml --stream": "tests/azure_client/test_submit.py streams a job",
     "trainyard render nd96-h100 --diff": "docs/commands.md shows another profile's",
-    "trainyard run pipelines/train.yaml": "tests/cli/test_new_project.py makes the same run",
+    "trainyard run pipelines/train.yaml": "tests/cli/test_new_project.py makes such a run",
     "python -m trainyard.steps": "tests/steps/training/test_own_task.py trains the same task, on two ranks",
     "trainyard run job.yml --name two_nodes": "README.md makes the same run",
     ".venv/bin/python tests/golden/regenerate.py": "test_golden.py and test_sent_bodies.py make what it writes",
@@ -154,11 +155,13 @@ def run_commands_of(page: Path) -> list[Command]:
 
 def quick_commands_of(page: Path) -> list[Command]:
     run_before = {each.text for earlier in PAGES[: PAGES.index(page)] for each in run_commands_of(earlier)}
-    return [
+    commands = [
         each
         for each in run_commands_of(page)
         if not is_listed(each, SLOW) and not (each.text in ONCE and each.text in run_before)
     ]
+    # What several rows of a table tell to do, one after the other, runs once.
+    return [each for number, each in enumerate(commands) if not number or each.text != commands[number - 1].text]
 
 
 def fresh_clone(folder: Path) -> Path:
