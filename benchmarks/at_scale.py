@@ -13,7 +13,7 @@ Bars: totals of at most 1.1, and no more files or bytes per rank at 512 ranks th
 First, so many real processes start with new weights, save, restore and write a small model together, with FSDP and with
 HSDP, as nodes of 8 ranks. What they restored must be what they saved, what they read (by /proc/self/io) at most 1.1
 times the state, and what they wrote the bytes of transformers' own files, of a model that one process drew. Their
-sockets are counted, and with FSDP at most as many as computed. So are those of ranks with GPUs, but for NCCL's: as many
+sockets are counted, and at most as many as computed. So are those of ranks with GPUs, but for NCCL's: as many
 processes have the host groups of a training and its checkpoints, and a default group that connects nobody. Rank 0 also
 has a connection of each rank to its store.
 
@@ -88,6 +88,8 @@ RANKS = (8, 64, 512)
 SHARD_SIZE = NODE_RANKS = 8
 BAR = 1.1
 MOST_SOCKETS = 300
+ENGINES = 2
+"""Of each process: one that saves, one that restores. With replicas, each has groups of its own."""
 STORE_SOCKETS = 3
 """To serve it, and of rank 0's own connection to it."""
 SHARD_BYTES = 5_000_000_000
@@ -119,14 +121,18 @@ def main() -> int:
             print(f"{count} processes, {engine}: {_shown(found)}", flush=True)
             good = found["restored_equals_saved"] and found["same_bytes_written"] and found["restore_total"] <= BAR
             missed += [] if good else [f"{count} processes, {engine}"]
+            expected = _most_sockets(count, on_gpu=False)
+            if engine == "hsdp" and count > SHARD_SIZE:
+                replicas = _most_sockets(count, on_gpu=False, shard_size=SHARD_SIZE) - expected
+                expected += ENGINES * replicas
+            missed += (
+                [] if found["sockets"] <= expected + 1 else [f"{count} processes, {engine}: over {expected} sockets"]
+            )
         found = processes[f"gpu layout {count}"] = _sockets_with_gpus(count)
         print(f"{count} processes, as with GPUs: {_shown(found)}", flush=True)
         expected = _most_sockets(count, on_gpu=True)
         good = found["sockets"] <= expected + 1 and found["sockets_of_rank_0"] <= expected + count + STORE_SOCKETS
         missed += [] if good else [f"{count} processes as with GPUs: more than {expected} sockets"]
-        found = processes[f"fsdp {count}"]
-        expected = _most_sockets(count, on_gpu=False)
-        missed += [] if found["sockets"] <= expected + 1 else [f"{count} processes: more than {expected} sockets"]
     model = without_memory(lambda: LlamaForCausalLM(LlamaConfig(**SIZES_70B, dtype="bfloat16"))).to(torch.bfloat16)
     with tempfile.TemporaryDirectory() as folder:
         files = planned_files(model, lambda saved: save_model(saved, Path(folder), SHARD_BYTES))
@@ -170,9 +176,10 @@ def _shown(numbers: Figures) -> str:
     return ", ".join(f"{key} {value:,}" for key, value in numbers.items())
 
 
-def _most_sockets(ranks: int, *, on_gpu: bool) -> int:
+def _most_sockets(ranks: int, *, on_gpu: bool, shard_size: int = 0) -> int:
     """Of any rank, as nodes of 8."""
-    return most_sockets(RankVariables(world_size=ranks, node_count=ranks // NODE_RANKS), on_gpu=on_gpu)
+    variables = RankVariables(world_size=ranks, node_count=ranks // NODE_RANKS)
+    return most_sockets(variables, on_gpu=on_gpu, shard_size=shard_size)
 
 
 def _shapes(model: torch.nn.Module) -> Shapes:

@@ -54,6 +54,17 @@ class TinyTask(Task):
         return logits
 
 
+class ScaledByItsLargest(TinyTask):
+    """Its weights cannot be drawn in parts: one of them decides on all."""
+
+    def new_model(self) -> torch.nn.Module:
+        model = super().new_model()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.div_(parameter.abs().max().item())
+        return model
+
+
 class Failing(TinyTask):
     """Fails in the first attempts, so many as TINY_TASK_FAILURES says, in the way that TINY_TASK_FAILURE names."""
 

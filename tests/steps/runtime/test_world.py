@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import random
+import resource
 import subprocess
 import sys
 from datetime import timedelta
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -17,7 +19,8 @@ from torch.testing._internal.distributed import fake_pg
 
 from trainyard.steps.runtime.errors import DEVICE_EXIT_CODE, MEMORY_EXIT_CODE, StepError, exit_code_of
 from trainyard.steps.runtime.meeting import HashStore
-from trainyard.steps.runtime.world import World, lost_connections_explained
+from trainyard.steps.runtime.rank_variables import RankVariables
+from trainyard.steps.runtime.world import World, lost_connections_explained, most_sockets
 from trainyard.steps.training.randomness import random_state, restore_random_state
 
 assert fake_pg  # its import makes the backend known
@@ -72,6 +75,21 @@ def test_too_low_a_limit_of_open_files_is_named_before_ranks_meet(gloo: dict[str
     )
     expected = f"rank 1 of 512 needs up to {needed} open files, and the hard limit is 1,024"
     assert expected in outcome.stdout, outcome.stderr
+
+
+@pytest.mark.parametrize(("device", "more"), [("cpu", 8 + 64), ("cuda", 0)])
+def test_groups_of_replicas_count_as_sockets(device: str, more: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which gloo connects between CPUs: 8 ranks that share a model, and the 64 that hold the same shard of it."""
+    variables = RankVariables(world_size=512, node_count=64)
+    whole, replicas = (most_sockets(variables, on_gpu=device == "cuda", shard_size=size) for size in (0, 8))
+    assert replicas - whole == more
+
+    with World(timeout_seconds=10, environment={}) as world:
+        needed = 256 + 3 * 512 + replicas  # of rank 0, which serves the store
+        monkeypatch.setattr(resource, "getrlimit", lambda _: (needed - 1, needed - 1))
+        of_512 = {"variables": variables, "size": 512, "device": torch.device(device)}
+        with patch.multiple(world, **of_512), pytest.raises(StepError, match=f"needs up to {needed:,} open files"):
+            world.allow_open_files(8)
 
 
 def test_the_threads_of_worlds_that_were_left_do_not_add_up() -> None:

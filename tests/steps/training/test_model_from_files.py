@@ -21,7 +21,7 @@ from trainyard.steps import train_ddp
 from trainyard.steps.data.dataset.manifest import read_manifest
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.training.tasks.language_modeling import LanguageModeling
-from trainyard.steps.training.weights_in_files import WeightInFile, WeightReader, model_without_weights
+from trainyard.steps.training.weights_in_files import CannotLeaveOut, WeightInFile, WeightReader, model_without_weights
 
 RANKS = 3
 BUILT_BY_RANK_ZERO = ("of the base model alone", "tied, and in the file twice")
@@ -139,9 +139,9 @@ def test_what_is_not_in_files_as_it_is_in_the_model_has_to_be_built(text: Path, 
     """Weights that transformers merges, quantized ones, files that cannot be read; but new ones are drawn."""
     from transformers import MixtralConfig, MixtralForCausalLM
 
-    assert model_without_weights(new_model_of(llama, text)) is not None
+    model_without_weights(new_model_of(llama, text))
     fresh = Path(shutil.copytree(llama, tmp_path / "fresh", ignore=shutil.ignore_patterns("*.safetensors")))
-    assert model_without_weights(new_model_of(fresh, text)) is not None
+    model_without_weights(new_model_of(fresh, text))
 
     sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
     vocabulary = json.loads((llama / "config.json").read_text())["vocab_size"]
@@ -149,13 +149,16 @@ def test_what_is_not_in_files_as_it_is_in_the_model_has_to_be_built(text: Path, 
     MixtralForCausalLM(experts).save_pretrained(tmp_path / "experts")
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copyfile(llama / name, tmp_path / "experts" / name)
-    assert model_without_weights(new_model_of(tmp_path / "experts", text)) is None
+    with pytest.raises(CannotLeaveOut, match="converted when loaded"):
+        model_without_weights(new_model_of(tmp_path / "experts", text))
 
     quantized = with_config(llama, tmp_path / "quantized", quantization_config={"quant_method": "fp8"})
-    assert model_without_weights(new_model_of(quantized, text)) is None
+    with pytest.raises(CannotLeaveOut, match="quantized"):
+        model_without_weights(new_model_of(quantized, text))
     cut = Path(shutil.copytree(llama, tmp_path / "cut"))
     (cut / "model.safetensors").write_bytes((llama / "model.safetensors").read_bytes()[:-100])
-    assert model_without_weights(new_model_of(cut, text)) is None
+    with pytest.raises(CannotLeaveOut, match=""):
+        model_without_weights(new_model_of(cut, text))
 
 
 def test_parts_of_a_tensor_are_read_as_they_are(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -20,14 +21,25 @@ from trainyard.steps import train_ddp
 from trainyard.steps.runtime.files import sha256_of_json
 from trainyard.steps.training.checkpoints.commit import read_commit
 from trainyard.steps.training.new_weights import CHUNK_ELEMENTS, SCHEME, NewWeight, to_draw
-from trainyard.steps.training.weights_in_files import WeightReader, model_without_weights, with_new_weights
+from trainyard.steps.training.weights_in_files import (
+    CannotLeaveOut,
+    ModelWithoutWeights,
+    WeightReader,
+    model_without_weights,
+    with_new_weights,
+)
 
 SIZES = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 512, "pad_token_id": 3}
 LLAMA = SIZES | {"intermediate_size": 128, "num_key_value_heads": 2}
 EXPERTS = LLAMA | {"head_dim": 16, "num_experts": 4, "moe_intermediate_size": 32}
 OF_TEXT: dict[str, dict[str, Any]] = {
+    "apertus": LLAMA,
+    "bailing_hybrid": EXPERTS | {"num_hidden_layers": 6, "q_lora_rank": 16, "kv_lora_rank": 16, "n_group": 1},
     "bert": SIZES | {"intermediate_size": 128},
+    "big_bird": SIZES | {"intermediate_size": 128},
     "bloom": SIZES | {"n_layer": 2, "n_head": 4},
+    "ctrl": {"n_embd": 64, "n_layer": 2, "n_head": 4, "dff": 128, "vocab_size": 512},
+    "electra": SIZES | {"intermediate_size": 128, "embedding_size": 32},
     "falcon": SIZES,
     "gemma": LLAMA | {"head_dim": 16},
     "gemma2": LLAMA | {"head_dim": 16},
@@ -45,27 +57,38 @@ OF_TEXT: dict[str, dict[str, Any]] = {
     "gpt_oss": EXPERTS | {"num_local_experts": 4},
     "gptj": {"n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": 512, "rotary_dim": 8},
     "granite": LLAMA,
+    "kimi_linear": EXPERTS | {"linear_num_heads": 4, "linear_head_dim": 16, "kv_lora_rank": 16},
     "llama": LLAMA,
     "mamba": SIZES | {"state_size": 8},
     "mamba2": SIZES | {"state_size": 8, "head_dim": 32, "num_heads": 4, "n_groups": 2},
     "mistral": LLAMA,
     "mixtral": LLAMA | {"num_local_experts": 4},
+    "modernbert-decoder": SIZES | {"intermediate_size": 128},
     "mpt": {"d_model": 64, "n_layers": 2, "n_heads": 4, "vocab_size": 512},
+    "nemotron_h": LLAMA
+    | {"mamba_num_heads": 4, "mamba_head_dim": 32, "ssm_state_size": 8, "n_groups": 2, "head_dim": 16}
+    | {"moe_intermediate_size": 32, "moe_shared_expert_intermediate_size": 32, "num_hidden_layers": 4},
     "olmo": LLAMA,
     "olmo2": LLAMA,
     "olmoe": EXPERTS,
+    "openai-gpt": {"n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": 512},
     "opt": SIZES | {"ffn_dim": 128, "word_embed_proj_dim": 64},
     "phi": LLAMA,
     "phi3": LLAMA,
     "qwen2": LLAMA,
     "qwen3": LLAMA | {"head_dim": 16},
     "qwen3_moe": EXPERTS,
+    "rwkv": {"hidden_size": 64, "num_hidden_layers": 2, "vocab_size": 512},
     "smollm3": LLAMA,
     "stablelm": LLAMA,
     "starcoder2": LLAMA,
+    "xlm": {"emb_dim": 64, "n_layers": 2, "n_heads": 4, "vocab_size": 512},
+    "xlnet": {"d_model": 64, "n_layer": 2, "n_head": 4, "d_inner": 128, "vocab_size": 512},
+    "xlstm": {"hidden_size": 64, "num_blocks": 2, "num_heads": 4, "vocab_size": 512},
 }
 OF_IMAGES: dict[str, dict[str, Any]] = {
     "convnext": {"depths": [1, 1, 1, 1], "hidden_sizes": [16, 32, 32, 64]},
+    "imagegpt": {"n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": 513},
     "resnet": {"depths": [1, 1, 1, 1], "hidden_sizes": [16, 32, 32, 64], "embedding_size": 16},
     "swin": {"depths": [1, 1], "num_heads": [2, 4], "embed_dim": 32, "image_size": 32, "patch_size": 2},
     "vit": {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128},
@@ -113,8 +136,10 @@ def test_they_are_distributed_as_transformers_does(model_type: str) -> None:
 def test_a_model_without_them_has_what_draws_the_same_bits(model_type: str) -> None:
     build = builder(model_type)
     whole = seeded(lambda: with_new_weights(build))
-    without = seeded(lambda: model_without_weights(lambda: with_new_weights(build)))
-    assert without is not None
+    assert_drawn_as(whole, seeded(lambda: model_without_weights(lambda: with_new_weights(build))))
+
+
+def assert_drawn_as(whole: torch.nn.Module, without: ModelWithoutWeights) -> None:
     assert all(tensor.is_meta for tensor in without.module.parameters())
     assert len(without.weights) == len([*whole.parameters()]), "those with several names are one"
     for tensor, expected in zip(without.module.parameters(), whole.parameters(), strict=True):
@@ -150,18 +175,25 @@ def test_chunks_have_nothing_in_common() -> None:
     assert correlated.abs().max() < 6 / CHUNK_ELEMENTS**0.5
 
 
+def test_the_seed_alone_decides() -> None:
+    """Checkpoints name this scheme: another way from the seed to the values is another one."""
+    assert SCHEME == 1
+    model = seeded(lambda: with_new_weights(lambda: torch.nn.Embedding(20, 1000, padding_idx=1)))
+    torch.manual_seed(0)
+    first = int(torch.randint(2**32, ()))
+    expected = torch.empty(20_000)
+    for chunk, start in enumerate(range(0, 20_000, 8192)):
+        generator = torch.Generator().manual_seed((first + chunk) * 0x9E3779B1 % 2**32)
+        expected[start : start + 8192].normal_(generator=generator)
+    expected[1000:2000] = 0
+    assert torch.equal(model.weight.view(-1), expected)
+
+
 class Orthogonal(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.layer = torch.nn.Linear(8, 8)
         torch.nn.init.orthogonal_(self.layer.weight)
-
-
-class Dependent(torch.nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = torch.nn.Linear(8, 8)
-        self.total = torch.nn.Parameter(self.layer.weight.detach().sum(0))
 
 
 class HalfOfIt(torch.nn.Module):
@@ -171,9 +203,81 @@ class HalfOfIt(torch.nn.Module):
         torch.nn.init.normal_(self.weight[:2])
 
 
-def test_what_torch_would_not_do_without_memory_is_done() -> None:
-    weight = seeded(lambda: with_new_weights(Orthogonal)).layer.weight
-    assert torch.allclose(weight @ weight.T, torch.eye(8), atol=1e-5)
+class GivenValues(torch.nn.Module):
+    """Before they are parameters, by another name, and of numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.positions = torch.nn.Parameter(torch.randn(1, 300, 8) * 0.02)
+        self.scale = torch.nn.Parameter(torch.full((9000,), 0.5))
+        weight = torch.nn.Parameter(torch.empty(9000, 2))
+        self.weight = weight
+        torch.nn.init.normal_(weight)
+        self.numbers = torch.nn.Parameter(torch.empty(3))
+        with torch.no_grad():
+            self.numbers.copy_(torch.tensor([1.0, 2.0, 3.0], device=self.numbers.device) ** 2)
+
+
+class Computed(torch.nn.Module):
+    """From its own weights, element by element, and as a copy of another's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(100, 100), torch.nn.Linear(100, 100)
+        with torch.no_grad():
+            self.first.weight.mul_(0.5).clamp_(-0.02, 0.02)
+            self.first.bias.copy_(self.first.bias.exp() + self.first.bias)
+            self.second.weight.copy_(self.first.weight)
+            self.second.bias.data = -self.first.bias.data
+
+
+class Transformer(torch.nn.Module):
+    """Of torch's own layers: copied, with names for several weights, and with the running figures of normalization."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layer = torch.nn.TransformerEncoderLayer(32, 2, 64, batch_first=True)
+        self.layers, self.memory = torch.nn.TransformerEncoder(layer, 2), torch.nn.LSTM(32, 32)
+        self.norm = torch.nn.BatchNorm1d(32)
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.norm(self.memory(self.layers(states))[0].flatten(0, 1))
+        return found
+
+
+@pytest.mark.parametrize("model", [Orthogonal, HalfOfIt, GivenValues, Computed, Transformer])
+def test_what_torch_would_not_do_without_memory_is_done(model: type[torch.nn.Module]) -> None:
+    """By whoever needs a part of it as by one process that needs all, and as often as the model asks for it."""
+    whole = seeded(lambda: with_new_weights(model))
+    assert_drawn_as(whole, seeded(lambda: model_without_weights(lambda: with_new_weights(model))))
+    usual, parameters = seeded(model), dict(whole.named_parameters())
+    for name, expected in usual.named_parameters():
+        assert expected.numel() < 100 or abs(parameters[name].mean() - expected.mean()) < 0.1, name
+        assert expected.numel() < 100 or abs(parameters[name].std() - expected.std()) < 0.1, name
+    if isinstance(whole, Orthogonal):
+        assert torch.allclose(whole.layer.weight @ whole.layer.weight.T, torch.eye(8), atol=1e-5)
+    if isinstance(whole, HalfOfIt):
+        assert whole.weight[2:].unique().tolist() == [1]
+        assert whole.weight[:2].unique().numel() == 16
+    if isinstance(whole, GivenValues):
+        assert torch.equal(whole.scale, torch.full((9000,), 0.5))
+        assert whole.numbers.tolist() == [1, 4, 9]
+    if isinstance(whole, Computed):
+        assert torch.equal(whole.second.weight, whole.first.weight)
+        assert torch.equal(whole.second.bias, -whole.first.bias)
+        assert whole.first.weight.abs().max() == whole.first.weight.new_tensor(0.02)
+    if isinstance(whole, Transformer):
+        one, other = whole.layers.layers
+        assert torch.equal(one.linear1.weight, other.linear1.weight), "torch copies the first"
+        whole(torch.randn(2, 5, 32)).sum().backward()
+        assert whole.memory.weight_ih_l0.grad is not None
+
+
+class Dependent(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(8, 8)
+        self.total = torch.nn.Parameter(self.layer.weight.detach().sum(0))
 
 
 class Copied(torch.nn.Module):
@@ -187,6 +291,19 @@ class Whole(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.steps = torch.nn.Parameter(torch.full((2,), 2**24 + 1), requires_grad=False)
+
+
+class NeverFilled(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.empty(8, 8))
+
+
+class Sampled(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.randn(8, 8))
+        self.is_large = self.weight.abs().max().item() > 2
 
 
 class OfItsOwnGenerator(torch.nn.Module):
@@ -212,9 +329,8 @@ def test_what_a_task_does_to_new_weights_is_kept(change: Callable[[torch.Tensor]
         change(model[0].weight)
         return model
 
-    assert model_without_weights(new_model) is None, (
-        "it has to be built: what would be drawn is not what the task wants"
-    )
+    with pytest.raises(CannotLeaveOut, match="changed after the model was built"):
+        model_without_weights(new_model)
 
 
 def test_numbers_and_shared_weights_are_as_the_model_has_them() -> None:
@@ -237,18 +353,40 @@ def test_numbers_and_shared_weights_are_as_the_model_has_them() -> None:
     assert model[2].weight is model[3].weight
 
 
-@pytest.mark.parametrize("model", [Dependent, HalfOfIt, Copied, Whole, OfItsOwnGenerator])
-def test_a_model_that_cannot_be_drawn_is_built(model: type[torch.nn.Module]) -> None:
-    """It gets the same weights whether it was asked before or not."""
-    assert seeded(lambda: model_without_weights(lambda: with_new_weights(model))) is None
-    built = with_new_weights(model)
-    expected = seeded(lambda: with_new_weights(model))
-    assert all(torch.equal(one, other) for one, other in zip(built.parameters(), expected.parameters(), strict=True))
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [
+        (Dependent, "it is not known what initializes total"),
+        (Copied, "something was computed from weights in Copied"),
+        (Whole, "it is not known what initializes steps"),
+        (NeverFilled, "it is not known what initializes weight"),
+        (Sampled, r".* \(test_new_weights\.py, line \d+\)"),
+        (OfItsOwnGenerator, r"drawn by a generator of the model's own \(test_new_weights\.py, line \d+\)"),
+    ],
+)
+def test_a_model_that_cannot_be_drawn_is_built(model: type[torch.nn.Module], reason: str) -> None:
+    """As torch builds it, whether it was asked before or not."""
+    with pytest.raises(CannotLeaveOut) as found:
+        seeded(lambda: model_without_weights(lambda: with_new_weights(model)))
+    assert re.fullmatch(reason, str(found.value))
+    built, expected = seeded(lambda: with_new_weights(model)), seeded(model)
     assert not any(tensor.is_meta for tensor in (*built.parameters(), *built.buffers()))
+    if model is not NeverFilled:
+        assert all(
+            torch.equal(one, other) for one, other in zip(built.parameters(), expected.parameters(), strict=True)
+        )
     if isinstance(built, Whole):
         assert built.steps.tolist() == [2**24 + 1] * 2
-    if isinstance(built, Dependent):
-        assert torch.equal(built.total, built.layer.weight.sum(0))
+
+
+def test_much_that_is_computed_is_not_kept_by_every_rank() -> None:
+    class Large(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = torch.nn.Parameter(torch.arange(2**26 + 1.0))
+
+    with pytest.raises(CannotLeaveOut, match="more than 256 MiB of weights are computed while the model is built"):
+        model_without_weights(lambda: with_new_weights(Large))
 
 
 @pytest.mark.slow
@@ -312,6 +450,39 @@ def test_every_engine_starts_from_the_same_bits(text: Path, tmp_path: Path) -> N
         assert "rank 0 has built" not in outputs[0]
         found = load_file(tmp_path / name / "model" / "model.safetensors")
         assert found.keys() == expected.keys()
+        assert all(torch.equal(found[key], expected[key]) for key in expected), name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", ["TinyTask", "ScaledByItsLargest"])
+def test_a_task_of_ones_own_starts_from_the_same_bits(digits: Path, tmp_path: Path, task: str) -> None:
+    """Drawn by all ranks, unless it cannot be: then rank 0 says once why it has built the model."""
+    config = {"train_batch_size": "auto", "bf16": {"enabled": "auto"}, "zero_optimization": {"stage": 3}}
+    (tmp_path / "zero3.json").write_text(json.dumps(config))
+    trainings: dict[str, tuple[object, ...]] = {
+        "fsdp 2": (),
+        "hsdp 4": ("--shard-size", 2, "--micro-batch-size", 16),
+        "zero3 2": ("--deepspeed-config", tmp_path / "zero3.json", "--precision", "bf16"),
+    }
+
+    def arguments(name: str) -> list[object]:
+        more = ("--learning-rate", 0, "--max-steps", 1, "--weight-decay", 0)
+        return training_arguments(digits, tmp_path / name, f"tiny_task:{task}", *more)
+
+    assert train_ddp.main([str(argument) for argument in arguments("ddp")]) == 0
+    expected = load_file(tmp_path / "ddp" / "model" / "model.safetensors")
+    for name, more in trainings.items():
+        step, ranks = "train_deepspeed" if "zero" in name else "train_fsdp", int(name[-1])
+        exit_codes, outputs = forked_ranks().run(step, [*arguments(name), *more], ranks)
+        assert exit_codes == [0] * ranks, "\n".join(outputs)
+        reasons = re.findall(r"rank 0 has built the whole model, .* to all ranks: (.*)", "\n".join(outputs))
+        if task == "TinyTask":
+            assert not reasons
+        else:
+            assert [re.sub(r"line \d+", "line N", reason) for reason in reasons] == [
+                "Tensor.item() cannot be called on meta tensors (tiny_task.py, line N)"
+            ]
+        found = load_file(tmp_path / name / "model" / "model.safetensors")
         assert all(torch.equal(found[key], expected[key]) for key in expected), name
 
 

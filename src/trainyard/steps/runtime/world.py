@@ -78,9 +78,24 @@ class World:
             torch.set_num_threads(max(1, available_processors() // variables.processes_per_node))
         self.timeout = timedelta(seconds=timeout_seconds)
         """How long a rank waits for the others."""
-        _allow_open_files(variables, self.device)
+        self.allow_open_files()
         self.host = _join(variables, self.device, self.timeout)
         """All ranks, for what is in main memory."""
+
+    def allow_open_files(self, shard_size: int = 0) -> None:
+        """Let this process open as many files as it may. StepError where that is too few for its sockets."""
+        of_store = _OF_STORE_PER_RANK * self.size if self.is_main else 0
+        on_gpu = self.device.type == "cuda"
+        needed = _OPEN_FILES + of_store + most_sockets(self.variables, on_gpu=on_gpu, shard_size=shard_size)
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        allowed = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+        if soft != resource.RLIM_INFINITY and soft < allowed:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+        if allowed < needed:
+            raise StepError(
+                f"rank {self.rank} of {self.size} needs up to {needed:,} open files, and the hard limit is "
+                f"{hard:,}: raise it on every node (`ulimit -Hn`, LimitNOFILE of the container's service)"
+            )
 
     @property
     def is_main(self) -> bool:
@@ -175,28 +190,16 @@ def own_gpu(variables: RankVariables, visible: int, environment: Mapping[str, st
     return variables.local_rank
 
 
-def _allow_open_files(variables: RankVariables, device: torch.device) -> None:
-    """Let this process open as many files as it may. StepError where that is too few for its sockets."""
-    of_store = _OF_STORE_PER_RANK * variables.world_size if variables.rank == 0 else 0
-    needed = _OPEN_FILES + of_store + most_sockets(variables, on_gpu=device.type == "cuda")
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    allowed = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
-    if soft != resource.RLIM_INFINITY and soft < allowed:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
-    if allowed < needed:
-        raise StepError(
-            f"rank {variables.rank} of {variables.world_size} needs up to {needed:,} open files, and the hard limit is "
-            f"{hard:,}: raise it on every node (`ulimit -Hn`, LimitNOFILE of the container's service)"
-        )
-
-
-def most_sockets(variables: RankVariables, *, on_gpu: bool) -> int:
+def most_sockets(variables: RankVariables, *, on_gpu: bool, shard_size: int = 0) -> int:
     """Return how many sockets gloo gives a rank at most: in each group one to each other rank, and one of its own.
 
     A training and its checkpoints have a host group each. Between CPUs of several nodes, the default group is a third.
+    With a shard size, there is one of the CPUs that hold a replica, and one of those that hold the same shard.
     """
     ranks, nodes = variables.world_size, variables.node_count
     sockets = 2 * (variables.processes_per_node + (nodes if nodes > 1 else 0))
+    if shard_size and not on_gpu:
+        sockets += shard_size + ranks // shard_size
     if on_gpu or nodes == 1:
         return sockets
     steps = [1 << power for power in range((ranks - 1).bit_length())]

@@ -6,7 +6,7 @@ import copy
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from operator import itemgetter
@@ -32,6 +32,7 @@ from trainyard.steps.training.weights_in_files import (
     ModelWithoutWeights,
     model_without_weights,
     weights_may_stay_out,
+    with_new_weights,
 )
 from trainyard.steps.training.weights_to_files import Combined, Saving, write_tensors
 
@@ -72,7 +73,7 @@ def new_model(task: Task, settings: Training) -> torch.nn.Module:
 
     The adapters' first values depend on torch's seed only, and add nothing to what the model computes.
     """
-    model = task.new_model()
+    model: torch.nn.Module = with_new_weights(task.new_model)
     if settings.tuning == "full":
         return model
     from peft import LoraConfig, inject_adapter_in_model
@@ -169,11 +170,12 @@ def save_trained_model(task: Task, engine: Engine, settings: Training, still_at_
         return
     folder = settings.model / ADAPTERS_FOLDER if settings.merge_adapters else settings.model
     if settings.merge_adapters:
-        trained: ModelWithoutWeights | None = ModelWithoutWeights(
-            engine.model if engine.replica is None else engine.replica, {}
-        )
-        if settings.tuning == "qlora":  # merged into the weights before they were rounded to 4 bits
-            trained = model_without_weights(partial(new_model, task, replace(settings, tuning="lora")))
+        trained: ModelWithoutWeights | None = None
+        if settings.tuning == "lora":
+            trained = ModelWithoutWeights(engine.model if engine.replica is None else engine.replica, {})
+        else:  # merged into the weights before they were rounded to 4 bits
+            with suppress(CannotLeaveOut):
+                trained = model_without_weights(partial(new_model, task, replace(settings, tuning="lora")))
         combined = _merged_by_layer(trained) if is_known and trained is not None else None
         if combined is None or not saving.in_parts(task.new_model, save, dtype, combined):
             saving.log_whole_model(task.new_model)

@@ -17,6 +17,7 @@ from trainyard.steps.runtime.errors import StepError, first_line
 from trainyard.steps.runtime.files import CONFIG_FILE, parse_json, sha256_of_json
 from trainyard.steps.runtime.imports import replaced
 from trainyard.steps.runtime.world import World
+from trainyard.steps.training.new_weights import CannotDraw
 from trainyard.steps.training.weights_in_files import (
     WEIGHTS_FILE,
     WEIGHTS_INDEX,
@@ -92,7 +93,7 @@ def new_model(model_type: str, overrides: str | None, needs: ModelNeeds) -> torc
     def build() -> Any:
         return _from_config(AutoConfig.for_model(model_type, **settings), needs)
 
-    model = _build(model_type, lambda: with_new_weights(build))
+    model: torch.nn.Module = with_new_weights(lambda: _build(model_type, build))
     config: Any = model.config
     needs.require_fit(config, f"--model-overrides {overrides}: the model")
     return model
@@ -158,7 +159,8 @@ def _from_folder(folder: Path, settings: Mapping[str, Any], needs: ModelNeeds) -
         setattr(config, name, value)
     needs.require_fit(config, f"--model-type {folder}: the model")
     if not with_weights:
-        return _build(str(folder), lambda: with_new_weights(lambda: _from_config(config, needs)))
+        model: torch.nn.Module = with_new_weights(lambda: _build(str(folder), lambda: _from_config(config, needs)))
+        return model
     options = {"config": config, **needs.pretrained_options}
     return _with_weights(folder, config, needs, options, head_may_be_new=needs.head_may_be_new)
 
@@ -264,6 +266,8 @@ def _build(what: str, build: Callable[[], Any]) -> torch.nn.Module:
     logging.disable_progress_bar()  # a job's log is not a terminal
     try:
         model: torch.nn.Module = build()
+    except CannotDraw:
+        raise
     except Exception as failure:
         raise StepError(f"transformers cannot build the model {what}: {first_line(failure)}") from None
     config: Any = model.config

@@ -8,7 +8,7 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import lru_cache
@@ -17,13 +17,12 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from torch.utils.weak import WeakIdKeyDictionary
 
 from trainyard.settings.quantities import first_names
-from trainyard.steps.runtime.errors import StepError
+from trainyard.steps.runtime.errors import StepError, first_line
 from trainyard.steps.runtime.imports import replaced
 from trainyard.steps.runtime.rank_variables import read_rank_variables
-from trainyard.steps.training.new_weights import NewWeight, to_draw
+from trainyard.steps.training.new_weights import NewWeight, is_noting, to_draw
 
 WEIGHTS_FILE = "model.safetensors"
 WEIGHTS_INDEX = "model.safetensors.index.json"
@@ -48,6 +47,10 @@ DTYPES_IN_FILES = {
 
 class CannotLeaveOut(Exception):
     """Weights are neither in files as they are in the model, nor drawn: it has to be built to have them."""
+
+
+class _LeftToTask(BaseException):
+    """Ends the noting of a model that a task makes of one that can be had without weights."""
 
 
 class _Asked(BaseException):
@@ -84,26 +87,24 @@ _found: ContextVar[dict[torch.Tensor, Weight] | None] = ContextVar("found", defa
 
 
 @torch.random.fork_rng(devices=[])  # whoever builds the model after all has the random numbers of one who did not ask
-def model_without_weights(new_model: Callable[[], torch.nn.Module]) -> ModelWithoutWeights | None:
-    """Return the model without its weights, if all are in files or new. None if it has to be built, for any reason."""
+def model_without_weights(new_model: Callable[[], torch.nn.Module]) -> ModelWithoutWeights:
+    """Return the model without its weights, if all are in files or new. CannotLeaveOut says why it has to be built."""
     try:
-        with _without_weights({}), torch.device("meta"):
+        with suppress(_Asked), _without_weights({}), torch.device("meta"):
             new_model()
-        return None
-    except _Asked:
-        pass
-    except Exception:
-        return None
-    try:
+            raise CannotLeaveOut("only its task knows where its weights come from")
         with _without_weights({}) as found:
             model = new_model()
-        return ModelWithoutWeights(model, _on_meta(model, found))
-    except Exception:  # if the user can fix it, building the model says so in full
-        return None
+        _move_to_meta(model, found)
+        return ModelWithoutWeights(model, found)
+    except Exception as failure:  # if the user can fix it, building the model says so in full
+        raise CannotLeaveOut(first_line(failure)) from None
 
 
 def weights_may_stay_out() -> bool:
     """Return whether a model is to be built without its weights. Its building may end here."""
+    if is_noting.get():
+        raise _LeftToTask
     if _found.get() is None:
         return False
     if only_shapes_are_wanted():
@@ -133,6 +134,7 @@ def leave_in_files(folder: Path, config: Any, build: Callable[[], Any]) -> Any:
         names.setdefault(tensor, []).append(name)
     keys = {tensor: [name for name in named if name in files] for tensor, named in names.items()}
     if any(len(found) != 1 for found in keys.values()):
+        _refuse_conversions(model, list(files))
         raise CannotLeaveOut("a tensor is missing, or one with several names is there several times")
     found = {tensor: key for tensor, (key,) in keys.items()}
     _refuse_conversions(model, list(found.values()))
@@ -146,24 +148,26 @@ def leave_in_files(folder: Path, config: Any, build: Callable[[], Any]) -> Any:
 def with_new_weights(build: Callable[[], Any]) -> Any:
     """Return the model that `build` returns, with new weights in fp32 that any rank could draw a part of, or without.
 
-    Where that cannot be, as it is built; if it should have no weights, an exception says why.
+    Where that cannot be, as it is built; if it should have no weights, an exception says why. Where `build` itself asks
+    for new weights or for those of a folder, only these stay out.
     """
-    stay_out = weights_may_stay_out()
+    stay_out, state = weights_may_stay_out(), torch.get_rng_state()
     if only_shapes_are_wanted():
         return build()
     try:
         with _parameters_without_memory():
             model, weights = to_draw(build)
-    except Exception:
-        if stay_out:
+    except (Exception, _LeftToTask) as failure:
+        if stay_out and isinstance(failure, Exception):
             raise
+        torch.set_rng_state(state)
         return build()
     if stay_out:
         _leave_out(model, weights)
     else:
         reader = WeightReader()
-        drawn = {tensor: reader.elements(weight).view(tensor.shape) for tensor, weight in weights.items()}
-        replace_tensors(model, {tensor: of_same_kind(tensor, values) for tensor, values in drawn.items()})
+        for tensor, weight in weights.items():
+            exchange_values(tensor, reader.elements(weight).view(tensor.shape))
     return model
 
 
@@ -240,13 +244,12 @@ def _first_floating_dtype(files: dict[str, Path]) -> torch.dtype:
 @contextmanager
 def _parameters_without_memory() -> Iterator[None]:
     """A context in which modules' parameters move to the meta device as they are registered; buffers do not."""
-    register, moved = torch.nn.Module.register_parameter, WeakIdKeyDictionary()
+    register = torch.nn.Module.register_parameter
 
     def register_on_meta(module: torch.nn.Module, name: str, parameter: torch.nn.Parameter | None) -> None:
         if parameter is not None and parameter.device.type != "meta":
-            if parameter not in moved:  # else one that modules share would become two
-                moved[parameter] = of_same_kind(parameter, parameter.detach().to("meta"))
-            parameter = moved[parameter]
+            # In place: others may refer to it too.
+            exchange_values(parameter, parameter.detach().to("meta"))
         register(module, name, parameter)
 
     with replaced(torch.nn.Module, "register_parameter", register_on_meta):
@@ -286,17 +289,17 @@ def _located(
 
 def _leave_out(model: torch.nn.Module, weights: Mapping[torch.Tensor, Weight]) -> None:
     """Put a tensor that takes no memory in the place of each of the weights."""
-    stand_ins = {tensor: _stand_in(tensor) for tensor in weights}
-    replace_tensors(model, stand_ins)
+    for tensor in weights:
+        exchange_values(tensor, _stand_in(tensor))
     if (all_found := _found.get()) is not None:
-        all_found.update({stand_ins[tensor]: weight for tensor, weight in weights.items()})
+        all_found.update(weights)
 
 
 def _stand_in(tensor: torch.Tensor) -> torch.Tensor:
     """Return a tensor of the same shape in fp32 that takes no memory. In main memory: peft would follow it to meta."""
     is_floating = tensor.is_floating_point()
     value = torch.full((), math.nan) if is_floating else torch.zeros((), dtype=tensor.dtype)
-    return of_same_kind(tensor, value.expand(tensor.shape))
+    return value.expand(tensor.shape)
 
 
 def _is_as_made(stand_in: torch.Tensor) -> bool:
@@ -306,8 +309,8 @@ def _is_as_made(stand_in: torch.Tensor) -> bool:
     return is_one and bool((value.isnan() if stand_in.is_floating_point() else value == 0).all())
 
 
-def _on_meta(model: torch.nn.Module, weights: dict[torch.Tensor, Weight]) -> dict[torch.Tensor, Weight]:
-    """Replace what stands for weights by tensors on the meta device.
+def _move_to_meta(model: torch.nn.Module, weights: dict[torch.Tensor, Weight]) -> None:
+    """Move what stands for weights to the meta device.
 
     CannotLeaveOut if something was made from it, or if it has values, which a user's task may have given it.
     """
@@ -319,11 +322,8 @@ def _on_meta(model: torch.nn.Module, weights: dict[torch.Tensor, Weight]) -> dic
     for tensor in present - weights.keys():
         if tensor.is_meta or (tensor.is_floating_point() and tensor.isnan().any()):
             raise CannotLeaveOut("something was computed from weights")
-    on_meta = {
-        tensor: of_same_kind(tensor, torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")) for tensor in weights
-    }
-    replace_tensors(model, on_meta)
-    return {on_meta[tensor]: weight for tensor, weight in weights.items()}
+    for tensor in weights:
+        exchange_values(tensor, torch.empty(tensor.shape, dtype=tensor.dtype, device="meta"))
 
 
 def own_tensors(owner: torch.nn.Module) -> Iterator[tuple[dict[str, Any], str, torch.Tensor]]:
@@ -334,12 +334,10 @@ def own_tensors(owner: torch.nn.Module) -> Iterator[tuple[dict[str, Any], str, t
                 yield tensors, name, tensor
 
 
-def replace_tensors(model: torch.nn.Module, replacements: Mapping[torch.Tensor, torch.Tensor]) -> None:
-    """Replace tensors of a model's modules, wherever each is used."""
-    for owner in model.modules():
-        for tensors, name, tensor in own_tensors(owner):
-            if tensor in replacements:
-                tensors[name] = replacements[tensor]
+def exchange_values(tensor: torch.Tensor, values: torch.Tensor) -> None:
+    """Give a tensor values of the same shape, on any device. It stays the same one for all who refer to it."""
+    # As torch.utils.swap_tensors does, but also for those that torch's recurrent layers have weak references to.
+    torch._C._swap_tensor_impl(tensor, of_same_kind(tensor, values))
 
 
 def of_same_kind(tensor: torch.Tensor, values: torch.Tensor) -> torch.Tensor:

@@ -184,6 +184,7 @@ def _mesh(world: World, shards: int) -> DeviceMesh:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     if shards == world.size:
         return init_device_mesh(device, (shards,), mesh_dim_names=("shard",))
+    world.allow_open_files(shards)
     return init_device_mesh(device, (world.size // shards, shards), mesh_dim_names=("replica", "shard"))
 
 

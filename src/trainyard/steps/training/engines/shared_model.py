@@ -19,16 +19,14 @@ from trainyard.settings.quantities import memory
 from trainyard.steps.runtime.world import World
 from trainyard.steps.training.fragments import tensors_of
 from trainyard.steps.training.weights_in_files import (
+    CannotLeaveOut,
     ModelWithoutWeights,
     WeightReader,
+    exchange_values,
     model_without_weights,
     of_same_kind,
     own_tensors,
-    replace_tensors,
 )
-
-_LARGE_BYTES = 10**9
-"""Of a model of which it is worth saying that one rank holds it."""
 
 
 @dataclass(frozen=True)
@@ -62,15 +60,16 @@ def shared_model(
     A rank that holds a shard may get only these rows of each parameter; then the values of the others are undefined.
     Every rank calls it.
     """
-    found = model_without_weights(new_model)
-    if world.sum(torch.tensor(float(found is None))).item() > 0 or found is None:
+    try:
+        found, reason = model_without_weights(new_model), None
+    except CannotLeaveOut as failure:
+        reason = str(failure)
+    if reasons := [each for each in world.gather(reason) if each is not None]:
         built: list[torch.nn.Module] = []
         world.let_some_work(lambda: built.append(new_model()), still_at_work, works=world.is_main)
         found = ModelWithoutWeights(built[0] if built else without_memory(new_model), {})
-        if (size := sum(tensor.nbytes for tensor in tensors_of(found.module).values())) >= _LARGE_BYTES:
-            world.log(
-                f"rank 0 has built the whole model, {memory(size)} of main memory, and sends it to the other ranks"
-            )
+        size = memory(sum(tensor.nbytes for tensor in tensors_of(found.module).values()))
+        world.log(f"rank 0 has built the whole model, {size} of main memory, and sends it to all ranks: {reasons[0]}")
     return SharedModel(found, world, still_at_work, shard)
 
 
@@ -191,6 +190,6 @@ def without_memory(new_model: Callable[[], torch.nn.Module]) -> torch.nn.Module:
 
 
 def _emptied(model: torch.nn.Module) -> torch.nn.Module:
-    tensors = {tensor for owner in model.modules() for _, _, tensor in own_tensors(owner)}
-    replace_tensors(model, {tensor: of_same_kind(tensor, tensor.detach().to("meta")) for tensor in tensors})
+    for tensor in {tensor for owner in model.modules() for _, _, tensor in own_tensors(owner)}:
+        exchange_values(tensor, tensor.detach().to("meta"))
     return model
