@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Literal
+from typing import Literal, cast
 
 import numpy as np
 import torch
@@ -126,11 +126,14 @@ class Transposed(TinyTask):
 
 
 class PartlyUsed(TinyTask):
-    """A model with a parameter that no loss depends on, as the mask token of some models of transformers."""
+    """A model with a parameter that no loss depends on, as the mask token of some models of transformers.
+
+    The last one, so that the others are drawn as without it.
+    """
 
     def new_model(self) -> torch.nn.Module:
-        model = super().new_model()
-        model.register_parameter("unused", torch.nn.Parameter(torch.ones(3)))
+        model = cast(torch.nn.Sequential, super().new_model())
+        model[-1].register_parameter("unused", torch.nn.Parameter(torch.ones(3)))
         return model
 
 

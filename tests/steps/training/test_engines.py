@@ -130,7 +130,7 @@ def test_ddp_trains_a_model_with_an_unused_parameter(digits: Path, tmp_path: Pat
     used, all_of_it = (
         load_file(tmp_path / task / "model" / "model.safetensors") for task in ("TinyTask", "PartlyUsed")
     )
-    assert torch.equal(all_of_it.pop("unused"), torch.ones(3))
+    assert torch.equal(all_of_it.pop("4.unused"), torch.ones(3))
     assert all(torch.equal(all_of_it[name], used[name]) for name in used)
 
 

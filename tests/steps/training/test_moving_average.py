@@ -16,6 +16,7 @@ from trainyard.steps import evaluate, train_ddp
 from trainyard.steps.data.dataset.manifest import read_manifest
 from trainyard.steps.training.checkpoints.checkpoint_to_resume import step_folder
 from trainyard.steps.training.randomness import seed_everything
+from trainyard.steps.training.weights_in_files import with_new_weights
 
 STEPS = 21
 
@@ -48,7 +49,9 @@ def test_the_average_is_evaluated_and_saved_and_does_not_change_the_training(dig
     seed_everything(0)
     average = {
         name: values.double().flatten()
-        for name, values in TinyTask(read_manifest(digits), TaskSettings()).new_model().state_dict().items()
+        for name, values in with_new_weights(TinyTask(read_manifest(digits), TaskSettings()).new_model)
+        .state_dict()
+        .items()
     }
     for step in range(1, STEPS + 1):
         decay = min(0.7, (1 + step) / (10 + step))
