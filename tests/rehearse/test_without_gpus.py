@@ -70,6 +70,7 @@ def test_its_results_are_not_those_of_a_run_with_gpus(workspace: Any) -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the script runs on GPUs")
+@pytest.mark.usefixtures("jobs_are_forked")
 def test_nothing_is_changed_without_the_flag(workspace: Any, tmp_path: Path) -> None:
     record = workspace.run(job_of(workspace, "ddp.py", TWO_ON_ONE), devices=tmp_path)
     reason = record.jobs["work"].reason
@@ -107,6 +108,7 @@ def test_a_device_that_no_machine_has_is_an_error_as_with_gpus(workspace: Any, p
     assert "invalid device ordinal" in record.jobs["work"].reason
 
 
+@pytest.mark.usefixtures("jobs_are_forked")
 def test_the_three_lines_of_the_page_run_here(workspace: Any) -> None:
     page = (Path(__file__).parents[2] / "docs" / "coming-from" / "own_script.md").read_text()
     lines = page.split("```python\n")[1].split("```")[0]
