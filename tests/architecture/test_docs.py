@@ -6,7 +6,6 @@ import json
 import re
 import runpy
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -39,10 +38,10 @@ def test_the_table_of_what_engines_support_is_what_they_refuse() -> None:
 
 
 @pytest.fixture(scope="module")
-def waves(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def waves(tmp_path_factory: pytest.TempPathFactory, forked_python: Path) -> Path:
     """The dataset of docs/own_task.md."""
     dataset = tmp_path_factory.mktemp("dataset") / "waves"
-    subprocess.run([sys.executable, ROOT / "docs/own_task/forecasting.py", dataset], check=True, timeout=600)
+    subprocess.run([forked_python, ROOT / "docs/own_task/forecasting.py", dataset], check=True, timeout=600)
     return dataset
 
 

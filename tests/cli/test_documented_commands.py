@@ -197,15 +197,17 @@ def draw_images(folder: Path) -> None:
 
 
 def folder_of_programs(folder: Path, python_of_jobs: Path) -> Path:
-    """A folder for PATH with the stand-in's `az` and a `trainyard` whose jobs run with another Python."""
+    """A folder for PATH with the stand-in's `az`, another `python` and a `trainyard` whose jobs run with it."""
     (folder / "bin").mkdir()
     (folder / "bin" / "az").symlink_to(AZ)
-    trainyard = folder / "bin" / "trainyard"
+    trainyard, python = folder / "bin" / "trainyard", folder / "bin" / "python"
     trainyard.write_text(
         f"#!{sys.executable}\n"
         f"import sys\n\nsys.executable = {str(python_of_jobs)!r}\nfrom trainyard.cli import main\n\nsys.exit(main())\n"
     )
-    trainyard.chmod(0o755)
+    python.write_text(f'#!/bin/sh\nexec {python_of_jobs} "$@"\n')
+    for program in (trainyard, python):
+        program.chmod(0o755)
     return folder / "bin"
 
 

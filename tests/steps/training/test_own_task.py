@@ -6,7 +6,6 @@ import dataclasses
 import json
 import re
 import subprocess
-import sys
 from pathlib import Path
 from typing import get_type_hints
 
@@ -33,11 +32,13 @@ def test_the_page_shows_the_code_that_is_tested() -> None:
 
 
 @pytest.mark.slow
-def test_the_example_trains_resumes_and_evaluates_at_the_size_of_its_setting(tmp_path: Path) -> None:
+def test_the_example_trains_resumes_and_evaluates_at_the_size_of_its_setting(
+    tmp_path: Path, forked_python: Path
+) -> None:
     data = tmp_path / "waves"
     environment = clean_environment()
     environment["PYTHONPATH"] += f":{EXAMPLE.parent}"
-    subprocess.run([sys.executable, EXAMPLE, data], env=environment, check=True, timeout=400)
+    subprocess.run([forked_python, EXAMPLE, data], env=environment, check=True, timeout=400)
 
     task = ("forecasting:Forecasting", "--hidden-size", 96, "--learning-rate", 0.01)
     stopped = training_arguments(data, tmp_path, *task, "--max-steps", 20)
