@@ -14,6 +14,7 @@ from pathlib import Path
 
 from published_trainings import (
     FIXED_TIME_ROUND,
+    LAST_MEMORY_ROUND,
     LAST_TIME_ROUND,
     MEASURED,
     OWN_ROUND,
@@ -54,13 +55,27 @@ predicted / published - 1: a negative one is too optimistic. The network is that
 unless the row says otherwise.
 """
 
-_FIRST = """## First predictions: round 10
+_LAST = """## First predictions: round {number}
+
+Round {number} has {time_rows} published trainings with a rate of steps, from {documents} files and threads, none of
+them used before, of {places} repositories and sites. Unlike the rounds before, it has no rate of a whole training, with
+its evaluations and checkpoints, and no training of which two or more settings would have to be assumed. Today's
+formulas of time (7c6db56f) were written without its values, and what they predict was committed before the values were
+entered in the table. They have not been changed since. Memory was predicted last in round {memory_number}, by formulas
+that have not changed either.
+
+{bars}
+
+The middle error of time is {middle}; {far} rates are off by more than 25 %.
+"""
+
+_TENTH = """{heading} round 10
 
 Round 10 has {time_rows} published trainings with a rate and {memory_rows} with a memory figure, from {documents} files
 and threads, none of them used before, of {places} repositories and sites. The formulas of that day (730f7295) were
 written without its values, and what they predict was committed (47038a5f) before the values were entered in the table.
-Those of memory are still today's. Those of time have [changed since](#what-was-changed-after-round-10); no round has
-been predicted by them yet, and by them round 10, which they have seen, has {tenth_today}.
+Those of memory are still today's. Those of time have [changed since](#what-was-changed-after-round-10){unseen}.
+By them round 10, which they have seen, has {tenth_today}.
 
 {bars}
 
@@ -250,10 +265,10 @@ By kind, all rounds:
 _OF_KINDS = """
 With fewer than 2,048 tokens a micro-batch Python, and not the GPU, sets the pace. The interval that `estimate` prints
 is what eight of ten trainings took, as multiples of what is predicted. It is the narrowest that holds eight of ten of
-three sets: the first predictions of rounds 3 to 10, these together with today's errors of the other rows here and of
-those marked *held out* below, and today's errors of all rows here. Where no set's own interval does, it spans all. The
-interval from the rounds before
-held, of the rows of rounds 3 to 10, {held}. Those of {wide} hold more than nine of ten of their rows
+three sets: the first predictions of rounds 3 to {last}, these together with today's errors of the other rows here and
+of those marked *held out* below, and today's errors of all rows here. Where no set's own interval does, it spans all.
+The interval from the rounds before
+held, of the rows of rounds 3 to {last}, {held}. Those of {wide} hold more than nine of ten of their rows
 today: their ends are those of first predictions.
 """
 
@@ -560,7 +575,7 @@ def _unseen() -> list[str]:
     seen = [row for row in rows if row.round < FIXED_TIME_ROUND]
     figures["today"] = _shares_today(seen)
     figures["late_today"] = _shares_today([row for row in seen if row.round >= UNSEEN_ROUND])
-    figures["every_first"] = _first_time([row for row in rows if row.round >= UNSEEN_ROUND])
+    figures["every_first"] = _first_time([row for row in rows if 10 >= row.round >= UNSEEN_ROUND])
     figures["own_kinds"] = ", ".join(f"{kind} {_today(some)}" for kind, some in _by_kind(groups[-1]).items())
     lines = [
         *_first_predictions(),
@@ -571,7 +586,10 @@ def _unseen() -> list[str]:
     lines += _times("trainings", of_kinds, lambda name: _interval_cell(intervals[name]))
     shares = {name: _within(of_kinds[name], intervals[name]) for name in of_kinds}
     wide = " and ".join(f"{name} ({share:.0%})" for name, share in shares.items() if share > 0.9)
-    lines += [_OF_KINDS.format(held=_held_by_earlier(), wide=wide), *_errors_of_sources(of_sources)]
+    lines += [
+        _OF_KINDS.format(last=LAST_TIME_ROUND, held=_held_by_earlier(), wide=wide),
+        *_errors_of_sources(of_sources),
+    ]
     by_name = {
         "unseen": _memory_errors([row for row in rows if OWN_ROUND >= row.round >= UNSEEN_MEMORY_ROUND], first=True),
         "every": _memory_errors([row for row in rows if row.round >= UNSEEN_MEMORY_ROUND], first=True),
@@ -603,24 +621,21 @@ def _unseen() -> list[str]:
 
 def _first_predictions() -> list[str]:
     """Return what today's formulas had not seen, by kind, family and GPU, and what became of the two rounds before."""
-    of_round = {number: [row for row in held_out_trainings() if row.round == number] for number in (8, 9, 10)}
-    rows = of_round[LAST_TIME_ROUND]
+    numbers = (8, 9, 10, LAST_TIME_ROUND)
+    of_round = {number: [row for row in held_out_trainings() if row.round == number] for number in numbers}
+    rows, is_last = of_round[10], LAST_TIME_ROUND == 10
     stated = [row for row in rows if not _notes(row, "not stated", "assumed", "not known", "taken")]
     sure = [row for row in stated if not _notes(row, "default")]
     steps = [row for row in rows if not _notes(row, "all of a training", "with its eval", "hours")]
-    errors = [row.time_error(first=True) for row in rows if row.rate is not None]
     memory = _memory_errors(rows, first=True)
-    figures = {
-        "documents": len({row.source for row in rows}),
-        "places": len({"/".join(row.source.split("/")[:5]) for row in rows}),
-        "time_rows": len(errors),
+    figures = _counts(rows) | {
+        "heading": "## First predictions:" if is_last else "### First predictions before:",
+        "unseen": "; no round has been predicted by them yet" if is_last else "",
         "memory_rows": len(memory),
         "unsure_rows": len(rows) - len(sure),
         "whole_rows": len(rows) - len(steps),
-        "far": sum(abs(error) > 0.25 for error in errors),
-        "middle": f"{statistics.median(errors):+.0%}",
         "middle_memory": f"{statistics.median(memory):+.0%}",
-        "bars": "\n".join(_bars(rows)),
+        "bars": "\n".join(_bars(10, 10)),
         "tenth_today": _today(rows),
         "sure": _first_time(sure),
         "sure_memory": _memory_shares(sure, first=True),
@@ -632,6 +647,29 @@ def _first_predictions() -> list[str]:
     for name, some in (("eighth", of_round[8]), ("ninth", of_round[9])):
         earlier |= {name: _first_time(some), f"{name}_today": _today(some)}
         earlier |= {f"{name}_memory{end}": _memory_shares(some, first=not end) for end in ("", "_today")}
+    lines = [_TENTH.format(**figures), *_firsts(10, rows), _EARLIER.format(**earlier)]
+    if is_last:
+        return lines
+    last = of_round[LAST_TIME_ROUND]
+    bars = "\n".join(_bars(LAST_TIME_ROUND, LAST_MEMORY_ROUND))
+    found = _counts(last) | {"number": LAST_TIME_ROUND, "memory_number": LAST_MEMORY_ROUND, "bars": bars}
+    return [_LAST.format(**found), *_firsts(LAST_TIME_ROUND, last), "", *lines]
+
+
+def _counts(rows: list[HeldOut]) -> dict[str, object]:
+    """Return of how many documents and places a round's rows are, how many state a rate, and how far these are off."""
+    errors = [row.time_error(first=True) for row in rows if row.rate is not None]
+    return {
+        "documents": len({row.source for row in rows}),
+        "places": len({"/".join(row.source.split("/")[:5]) for row in rows}),
+        "time_rows": len(errors),
+        "far": sum(abs(error) > 0.25 for error in errors),
+        "middle": f"{statistics.median(errors):+.0%}",
+    }
+
+
+def _groups(rows: list[HeldOut]) -> dict[str, list[HeldOut]]:
+    """Return rows by kind, family and GPU, and all of them."""
     groups = {f"kind: {kind}": some for kind, some in _by_kind(rows).items()}
     for row in rows:
         model = row.training.architecture
@@ -640,23 +678,26 @@ def _first_predictions() -> list[str]:
         ).append(row)
     for row in rows:
         groups.setdefault(f"GPU: {row.training.machines.gpu.name}", []).append(row)
-    groups["all"] = rows
-    return [_FIRST.format(**figures), *_firsts(groups), _EARLIER.format(**earlier)]
+    return groups | {"all": rows}
 
 
 def _notes(row: HeldOut, *texts: str) -> bool:
     return any(text in row.note for text in texts)
 
 
-def _bars(rows: list[HeldOut]) -> list[str]:
-    """Return the bars as a table: what first predictions of a round have, and whether that meets them."""
+def _bars(number: int, memory_number: int) -> list[str]:
+    """Return the bars as a table: what first predictions of a round have, of memory of another, and whether they meet
+    them."""
+    rows = [row for row in held_out_trainings() if row.round == number]
     times = [abs(row.time_error(first=True)) for row in rows if row.rate is not None]
-    memory = [abs(error) for error in _memory_errors(rows, first=True)]
+    of_memory = [row for row in held_out_trainings() if row.round == memory_number]
+    memory = [abs(error) for error in _memory_errors(of_memory, first=True)]
     kinds = {
         kind: [abs(row.time_error(first=True)) for row in some if row.rate] for kind, some in _by_kind(rows).items()
     }
     worst, kind = max((statistics.median(some), kind) for kind, some in kinds.items() if len(some) >= 15)
-    lines = [f"| | bar | round {LAST_TIME_ROUND} | |", "|---|---|--:|---|"]
+    name_of = f"round {number}" if memory_number == number else f"round {number}, memory: {memory_number}"
+    lines = [f"| | bar | {name_of} | |", "|---|---|--:|---|"]
     for name, errors, median, bound, share in (("time", times, 15, 25, 75), ("memory", memory, 10, 15, 70)):
         found, within = statistics.median(errors), statistics.fmean(error <= bound / 100 for error in errors)
         lines += [
@@ -667,11 +708,11 @@ def _bars(rows: list[HeldOut]) -> list[str]:
     return [*lines[:4], of_kinds, *lines[4:]]
 
 
-def _firsts(groups: dict[str, list[HeldOut]]) -> list[str]:
-    """Return the first errors of groups of rows, of time and of memory, as one table."""
+def _firsts(number: int, of_round: list[HeldOut]) -> list[str]:
+    """Return the first errors of groups of a round's rows, of time and of memory, as one table."""
     names = ("rows", "time: median error", "within 25 %", "rows", "memory: median error", "within 15 %")
-    lines = [f"| round {LAST_TIME_ROUND} | {' | '.join(names)} |", "|---|--:|--:|--:|--:|--:|--:|"]
-    for name, rows in groups.items():
+    lines = [f"| round {number} | {' | '.join(names)} |", "|---|--:|--:|--:|--:|--:|--:|"]
+    for name, rows in _groups(of_round).items():
         cells = [name]
         times = [row.time_error(first=True) for row in rows if row.rate is not None]
         for errors, bound in ((times, 0.25), (_memory_errors(rows, first=True), 0.15)):

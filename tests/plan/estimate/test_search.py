@@ -10,7 +10,7 @@ from itertools import pairwise
 import pytest
 
 from trainyard.catalogue.skus import find_sku
-from trainyard.plan.estimate import ENGINES
+from trainyard.plan.estimate import ENGINES, compute
 from trainyard.plan.estimate.architectures import find_architecture
 from trainyard.plan.estimate.config_file import find_model
 from trainyard.plan.estimate.estimator import Estimate, estimate, has_room
@@ -105,7 +105,9 @@ def test_the_five_best_are_of_different_engines_or_machines_and_say_how_far_they
     assert [each.training.machines.sku.name for each in both if each.training.machines.sku] == [H100, V100]
 
 
-def test_half_the_rate_is_50_percent_slower() -> None:
+def test_half_the_rate_is_50_percent_slower(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of GPUs that are all as fast: of more of those that differ, the slowest is slower."""
+    monkeypatch.setattr(compute, "GPU_SPREAD", 0.0)
     one, two = (_searched("llama-2-7b", _machines(H100, nodes), adapters=Adapters(16)).fastest[0] for nodes in (1, 2))
     text = why_behind(one, two, slowness)
     assert text.endswith(" % slower, with fewer GPUs")
