@@ -119,7 +119,7 @@ FIXED_TIME_ROUND, FIXED_MEMORY_ROUND = 11, 10
 """From which rounds on rows were predicted by the formulas of today, of time and of memory; those before had been seen.
 """
 
-LAST_TIME_ROUND, LAST_MEMORY_ROUND = 10, 10
+LAST_TIME_ROUND, LAST_MEMORY_ROUND = 11, 11
 """The last rounds that were predicted before their values were entered, of time and of memory: the page leads with
 them. One before the round of FIXED_TIME_ROUND or FIXED_MEMORY_ROUND was predicted by formulas that changed since."""
 

@@ -105,6 +105,7 @@ def test_what_was_predicted_first_stays_as_it_was() -> None:
         (rows[:351], "e75240214556bd420851d6a88903019839088887cbaf124cafa24a074c48e566"),
         (rows[351:732], "d241090bf4105bd766bcafbe3a9338b5c93aa79a71051cb1886dda62bb7d1dfe"),
         (rows[732:874], "b8e45f0c84f9905215091129ca15c1569f5bede42c17a51302c5e934d0c6ce81"),
+        (rows[874:1001], "8ef5b2b26df85758d331e4215161b75997904ed1320cbd95ddd6a90d506cc341"),
     ):
         text = "\n".join(",".join(row[name] for name in (*names, *_FIRST)) for row in some)
         assert hashlib.sha256(text.encode()).hexdigest() == expected
@@ -152,10 +153,10 @@ def test_the_page_leads_with_first_predictions_and_says_which_bars_they_miss() -
     description turned out to be of another model.
     """
     page = (DOCS / "estimates.md").read_text(encoding="utf-8")
-    assert next(line for line in page.splitlines() if line.startswith("## ")) == "## First predictions: round 10"
+    assert next(line for line in page.splitlines() if line.startswith("## ")) == "## First predictions: round 11"
     text = " ".join(page.split())
     found = {}
-    for number, counts in ((8, (61, 30)), (9, (91, 28)), (10, (107, 64))):
+    for number, counts in ((8, (61, 30)), (9, (91, 28)), (10, (107, 64)), (11, (127, 37))):
         rows = [row for row in held_out_trainings() if row.round == number]
         assert len({row.source for row in rows}) >= 15
         earlier = {row.source for row in held_out_trainings() if row.round < number}
@@ -170,7 +171,8 @@ def test_the_page_leads_with_first_predictions_and_says_which_bars_they_miss() -
         ]
         for kind in KINDS:
             some = [abs(row.time_error(first=True)) for row in rows if row.rate is not None and row.kind == kind]
-            assert len(some) < 15 or statistics.median(some) <= 0.25, kind
+            is_above = len(some) >= 15 and statistics.median(some) > 0.25
+            assert is_above == ((number, kind) == (11, "adapters")), kind
     said = {
         number: f"{time:.1%} and {within:.0%} for time and {memory_error:.1%} and {memory_within:.0%} for memory"
         for number, (time, within, memory_error, memory_within) in found.items()
@@ -187,8 +189,18 @@ def test_the_page_leads_with_first_predictions_and_says_which_bars_they_miss() -
     assert within < 0.75
     assert memory_error <= 0.1
     assert memory_within >= 0.7
-    assert page.count("**missed** |") == 2
+    eleventh, eleventh_within, eleventh_memory, eleventh_memory_within = found[11]
+    assert eleventh <= 0.15
+    assert eleventh_within >= 0.75
+    assert eleventh_memory <= 0.1
+    assert eleventh_memory_within >= 0.7
+    assert page.count("**missed** |") == 3
     for line in (
+        f"| time | median of at most 15 % | {eleventh:.1%} | met |",
+        f"| time | at least 75 % within 25 % | {eleventh_within:.0%} | met |",
+        "| time | no kind of 15 rows with a median above 25 % | 27.8% (adapters) | **missed** |",
+        f"| memory | median of at most 10 % | {eleventh_memory:.1%} | met |",
+        f"| memory | at least 70 % within 15 % | {eleventh_memory_within:.0%} | met |",
         f"| time | median of at most 15 % | {time:.1%} | **missed** |",
         f"| time | at least 75 % within 25 % | {within:.0%} | **missed** |",
         "| time | no kind of 15 rows with a median above 25 % | 22.9% (images) | met |",
@@ -238,7 +250,7 @@ def test_trainings_held_out_are_predicted() -> None:
 def test_the_page_says_which_kinds_miss_the_bars_of_memory() -> None:
     """The bars of first predictions: a median of 10 %, and seven of ten within 15 %."""
     missed = []
-    for last in (OWN_ROUND, 8, 9, 10):
+    for last in (OWN_ROUND, 8, 9, 10, 11):
         errors: dict[str, list[float]] = {"all": []}
         for row in held_out_trainings():
             error = row.memory_error(first=True) if last >= row.round >= UNSEEN_MEMORY_ROUND else None
@@ -259,15 +271,12 @@ def test_the_page_says_which_kinds_miss_the_bars_of_memory() -> None:
     assert "The bars are a median of 10 % and 70 % within 15 %" in page
     assert "Rounds 6 and 7 just missed them, 10.6% and 66%" in page
     assert "Its encoders, RoBERTa of 2020, do not" in page
-    assert "Round 10, by today's formulas, meets both, 6.8% and 81%. Round 9, by those before, missed both" in page
-    assert "Rounds 6 to 10 together have 10.2% and 67%" in page
+    assert "Rounds 10 and 11, by today's formulas, meet both, 6.8% and 81% and 9.1% and 84%. Round 9, by" in page
+    assert "Rounds 6 to 11 together have 9.9% and 70%" in page
 
 
 def test_eight_of_ten_trainings_held_out_are_within_the_interval_of_their_kind() -> None:
-    """At least of all of them, and of first predictions of the rounds that count as unseen, of which not many more. Of
-    kinds whose rows the formulas of today know better than they were predicted first, the page says so.
-    """
-    too_wide = {}
+    """At least of all of them, and of first predictions of the rounds that count as unseen, and not many more."""
     for kind in KINDS:
         rows = [row for row in held_out_trainings() if row.kind == kind and row.rate is not None]
         interval = interval_of(rows[0].training)
@@ -277,13 +286,8 @@ def test_eight_of_ten_trainings_held_out_are_within_the_interval_of_their_kind()
             for some, first in sets
         )
         assert interval.unseen_rows == len(unseen)
-        assert statistics.fmean(every) >= 0.75, kind
+        assert 0.75 <= statistics.fmean(every) <= 0.9, kind
         assert not unseen or 0.75 <= statistics.fmean(unseen) <= 0.9, kind
-        if statistics.fmean(every) > 0.9:
-            too_wide[kind] = f"{statistics.fmean(every):.0%}"
-    assert too_wide == {"adapters": "95%"}
-    page = " ".join((DOCS / "estimates.md").read_text(encoding="utf-8").split())
-    assert "Those of adapters (95%) hold more than nine of ten of their rows today" in page
 
 
 @pytest.mark.parametrize("is_adapted", [False, True])
