@@ -115,7 +115,7 @@ class HeldOut:
         return predicted / self.memory_bytes - 1
 
 
-FIXED_TIME_ROUND, FIXED_MEMORY_ROUND = 11, 10
+FIXED_TIME_ROUND, FIXED_MEMORY_ROUND = 12, 10
 """From which rounds on rows were predicted by the formulas of today, of time and of memory; those before had been seen.
 """
 

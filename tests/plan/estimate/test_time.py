@@ -213,7 +213,7 @@ def test_the_page_leads_with_first_predictions_and_says_which_bars_they_miss() -
 def test_trainings_held_out_are_predicted() -> None:
     """The bars: half within 15 %, three quarters within 25 %, and no kind of 15 rows with a median above 25 %.
 
-    Rounds 1 to 10 meet the first two as they are predicted today, by formulas that have seen them. First predictions of
+    Rounds 1 to 11 meet the first two as they are predicted today, by formulas that have seen them. First predictions of
     rounds 3 to 7 miss both because of our own loop, and those of other people's rows the second by a hair. No
     kind misses the last.
     """
@@ -237,8 +237,8 @@ def test_trainings_held_out_are_predicted() -> None:
     assert 0.74 <= statistics.fmean(error <= 0.25 for error in published) < 0.75
     assert statistics.median(first) > 0.15
     share = statistics.fmean(error <= 0.25 for error in every)
-    assert f"rounds 1 to 10 have {statistics.median(every):.1%} and {share:.1%} and rounds 3" in page
-    assert "First predictions of rounds 3 to 10 miss both, 17.4% and 66%" in page
+    assert f"rounds 1 to 11 have {statistics.median(every):.1%} and {share:.1%} and rounds 3" in page
+    assert "First predictions of rounds 3 to 11 miss both, 16.1% and 68%" in page
     assert "missed both, 17.2% and 68%: trainings that others published, rounds 3 to 6, have 14.1% and 74%" in page
     own = [row for row in timed if row.round == OWN_ROUND]
     assert statistics.median(abs(row.time_error(first=False)) for row in own) > 0.15
@@ -276,7 +276,10 @@ def test_the_page_says_which_kinds_miss_the_bars_of_memory() -> None:
 
 
 def test_eight_of_ten_trainings_held_out_are_within_the_interval_of_their_kind() -> None:
-    """At least of all of them, and of first predictions of the rounds that count as unseen, and not many more."""
+    """At least of all of them, and of first predictions of the rounds that count as unseen, of which not many more. Of
+    kinds whose rows the formulas of today know better than they were predicted first, the page says so.
+    """
+    too_wide = {}
     for kind in KINDS:
         rows = [row for row in held_out_trainings() if row.kind == kind and row.rate is not None]
         interval = interval_of(rows[0].training)
@@ -286,8 +289,13 @@ def test_eight_of_ten_trainings_held_out_are_within_the_interval_of_their_kind()
             for some, first in sets
         )
         assert interval.unseen_rows == len(unseen)
-        assert 0.75 <= statistics.fmean(every) <= 0.9, kind
+        assert statistics.fmean(every) >= 0.75, kind
         assert not unseen or 0.75 <= statistics.fmean(unseen) <= 0.9, kind
+        if statistics.fmean(every) > 0.9:
+            too_wide[kind] = f"{statistics.fmean(every):.0%}"
+    assert too_wide == {"adapters": "92%"}
+    page = " ".join((DOCS / "estimates.md").read_text(encoding="utf-8").split())
+    assert "Those of adapters (92%) hold more than nine of ten of their rows today" in page
 
 
 @pytest.mark.parametrize("is_adapted", [False, True])
@@ -330,17 +338,29 @@ def test_h100_and_h200_differ_by_their_memory_alone_and_newer_software_is_faster
     assert _seconds(replace(a100, stack_year=2020)) == _seconds(a100)
 
 
-@pytest.mark.parametrize("gpu", ["H100-SXM", "H200", "B200"])
-def test_deterministic_attention_is_slower_on_hopper_and_blackwell(gpu: str) -> None:
-    """FlashAttention-2 reaches 0.35 of the peak in attention, and so in most of a step with long enough samples."""
+@pytest.mark.parametrize("gpu", ["H100-SXM", "H200"])
+def test_deterministic_attention_is_slower_on_hopper(gpu: str) -> None:
+    """FlashAttention-2 reaches 0.35 of the peak in attention, and so in most of a step with long enough samples; the
+    kernels that software chooses otherwise, 0.55."""
     training = _training(engine="ddp", micro_batch_size=1, sequence_length=131072, is_deterministic=True)
     on_gpu, on_a100 = (replace(training, machines=_machines(1, each)) for each in (gpu, "A100-SXM-80GB"))
     free = replace(on_gpu, is_deterministic=False)
-    assert 1.5 * _seconds(free) < _seconds(on_gpu) < 0.785 / 0.35 * _seconds(free)
+    assert 1.45 * _seconds(free) < _seconds(on_gpu) < 0.55 / 0.35 * _seconds(free)
     assert _seconds(replace(free, sequence_length=512)) > 0.95 * _seconds(replace(on_gpu, sequence_length=512))
     assert _seconds(on_a100) == _seconds(replace(on_a100, is_deterministic=False))
     for setting in ({"stack": "eager"}, {"precision": "fp32"}):
         assert _seconds(replace(on_gpu, **setting)) == _seconds(replace(free, **setting))
+
+
+def test_attention_on_hopper_and_blackwell_is_fast_with_transformer_engine_alone() -> None:
+    """Other software has kernels that use little of what is new in these GPUs, on Blackwell the same ones whether they
+    have to be deterministic or not."""
+    training = _training(engine="ddp", micro_batch_size=1, sequence_length=131072)
+    for gpu, times in (("H100-SXM", 1.25), ("B200", 2.5), ("A100-SXM-80GB", 1.0)):
+        torch_has = replace(training, machines=_machines(1, gpu), stack="sdpa")
+        assert _seconds(torch_has) >= times * _seconds(replace(torch_has, stack="fused"))
+    on_b200 = replace(training, machines=_machines(1, "B200"))
+    assert _seconds(on_b200) == _seconds(replace(on_b200, is_deterministic=True))
 
 
 def test_autocast_casts_weights_and_gradients_but_not_those_of_four_bits(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,10 +55,14 @@ _CAST_BYTES = 6
 
 FLASH_ATTENTION_2 = 0.35
 """The share of its peak that FlashAttention-2 reaches on H100, whose asynchronous instructions it does not use (Shah et
-al. 2024, FlashAttention-3, arXiv:2407.08608, abstract). Blackwell is given the same, which is rather too much: its
-tensor cores need instructions of their own, which FlashAttention-2 does not use either."""
+al. 2024, FlashAttention-3, arXiv:2407.08608, abstract). Deterministic attention has no other kernel there."""
 
-_FASTER_THAN_FLASH = ("Hopper", "Blackwell")
+_ATTENTION_OF_TORCH = {"Hopper": 0.55, "Blackwell": 0.25}
+"""The share of its peak that attention reaches outside of Transformer Engine, on GPUs for which FlashAttention-2 is not
+the fastest: published trainings seldom say which kernel they ran. On H100 it is the middle of FlashAttention-2 and
+FlashAttention-3, which reaches 0.75 (the same source). Tensor cores of Blackwell, more than twice as fast, need
+instructions of their own, which kernels before FlashAttention-4 do not use. Chosen among 0.35, 0.45, 0.5, 0.55, 0.6 and
+0.7, and 0.2, 0.25, 0.3, 0.35, 0.5 and 0.7, by published trainings (docs/estimates.md)."""
 
 VECTOR_EFFICIENCY, _TURING_VECTOR_EFFICIENCY = 0.93, 0.56
 """The share of its peak in fp32 that a GPU reaches without tensor cores: 18.4 of 19.5 TFLOP/s on 729 machines with A100
@@ -191,7 +195,7 @@ def _forward(training: TrainingShape, curve: Efficiency, blocks: Sequence[ModelB
     peaks = {name: 1e12 * (gpu.peak_tflops(name) or 0.0) for name in kinds}
     seconds = {True: 0.0, False: 0.0}
     size, highest = training.bytes_per_value, curve.in_year(training.stack_year)
-    is_slow = training.is_deterministic and training.fuses_attention and gpu.generation in _FASTER_THAN_FLASH
+    attends_at = _attention_share(training, highest)
     for block in blocks:
         for product in block.products:
             kind = _precision_16(training) if product.attends else "fp32" if product.is_depthwise else precision
@@ -201,8 +205,8 @@ def _forward(training: TrainingShape, curve: Efficiency, blocks: Sequence[ModelB
                 reached /= _WINOGRAD if product.kernel == 3 else 1
             if product.is_depthwise:
                 reached = _DEPTHWISE_EFFICIENCY
-            if product.attends and kind != "fp32" and is_slow:
-                reached = FLASH_ATTENTION_2
+            if product.attends and kind != "fp32":
+                reached = attends_at
             writing = product.flops / (2 * product.inner) * size / rate
             idle = 0.0 if product.attends or kind == "fp32" else 2 * product.inner * HALF_WAVE / samples
             computing = product.computed * ((product.flops + idle) / peaks[kind] + writing) / reached
@@ -210,6 +214,16 @@ def _forward(training: TrainingShape, curve: Efficiency, blocks: Sequence[ModelB
             seconds[product.attends] += samples * block.times * max(computing, moving)
     each = (block.times * (samples * size * block.moved / rate + KERNEL_SECONDS * block.operations) for block in blocks)
     return _Forward(seconds[False], seconds[True], sum(each))
+
+
+def _attention_share(training: TrainingShape, highest: float) -> float:
+    """Return the share of its peak that attention reaches in 16 bits, where other products reach the `highest`."""
+    of_torch = _ATTENTION_OF_TORCH.get(training.machines.gpu.generation)
+    if of_torch is None or not training.fuses_attention:
+        return highest
+    if training.is_deterministic:
+        return min(FLASH_ATTENTION_2, of_torch)
+    return of_torch if training.stack == "sdpa" else highest
 
 
 def _slowest(gpus: int) -> float:
