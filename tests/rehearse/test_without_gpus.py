@@ -26,7 +26,7 @@ TWO_ON_ONE = TWO_BY_TWO | {"resources": {"instance_count": 1}}
 
 def job_of(workspace: Any, script: str, size: dict[str, Any]) -> Path:
     shutil.copy(SCRIPTS / script, workspace.code)
-    file: Path = workspace.one_job(f"python {script}", **size)
+    file: Path = workspace.one_job(f"{sys.executable} {script}", **size)
     return file
 
 
@@ -40,12 +40,20 @@ def logs_of(record: RunRecord) -> list[str]:
     [
         ("ddp.py", TWO_BY_TWO, 4),
         ("mixed_precision.py", TWO_ON_ONE, 2),
-        ("fsdp.py", TWO_ON_ONE, 2),
         ("fully_shard.py", TWO_BY_TWO, 4),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
+@pytest.mark.usefixtures("jobs_are_forked")
 def test_a_script_for_gpus_takes_its_steps(workspace: Any, script: str, size: dict[str, Any], ranks: int) -> None:
+    takes_its_steps(workspace, script, size, ranks)
+
+
+def test_a_script_takes_them_with_what_stands_in_as_pytorch_is_imported(workspace: Any) -> None:
+    takes_its_steps(workspace, "fsdp.py", TWO_ON_ONE, 2)
+
+
+def takes_its_steps(workspace: Any, script: str, size: dict[str, Any], ranks: int) -> None:
     record = workspace.run(job_of(workspace, script, size), without_gpus=True)
     assert record.status == "completed", record.reason
     logs = logs_of(record)
@@ -99,11 +107,12 @@ def test_what_has_no_stand_in_is_named_with_its_line(workspace: Any) -> None:
     assert "no stand-in" in record.jobs["work"].reason
 
 
+@pytest.mark.usefixtures("jobs_are_forked")
 @pytest.mark.parametrize("place", ["model.to(rank)", "model.cuda(rank)", "torch.ones(1, device=f'cuda:{rank}')"])
 def test_a_device_that_no_machine_has_is_an_error_as_with_gpus(workspace: Any, place: str) -> None:
     made = "import os\nimport torch\n\nrank = int(os.environ['RANK'])\nmodel = torch.nn.Linear(2, 1)\n"
     (workspace.code / "by_rank.py").write_text(f"{made}{place}\n")
-    record = workspace.run(workspace.one_job("python by_rank.py", **ONE_ON_EACH), without_gpus=True)
+    record = workspace.run(workspace.one_job(f"{sys.executable} by_rank.py", **ONE_ON_EACH), without_gpus=True)
     assert f"line 6, `{place}`: with GPUs this fails as well" in record.jobs["work"].reason
     assert "invalid device ordinal" in record.jobs["work"].reason
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import gc
 import json
 import os
 import runpy
@@ -20,13 +21,12 @@ import signal
 import socket
 import subprocess
 import sys
-import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import CodeType
+from types import CodeType, ModuleType
 from typing import Any
 
 OF_STEPS = (
@@ -130,10 +130,13 @@ def _serve(address: str, executable: str, *modules: str) -> None:
         selector.register(listener, selectors.EVENT_READ, partial(_start, listener, selector))
         print("ready", flush=True)
         selector.select()  # nothing is imported before somebody asks
+        gc.disable()
         for name in modules:
             __import__(name)
         if modules == OF_STEPS:
             _prepare()
+        gc.freeze()  # no process that is forked looks for garbage in what has been imported, nor copies it for that
+        gc.enable()
         threads = len(os.listdir("/proc/self/task"))
         assert threads == 1, f"{threads} threads: forking would lose all but one"
         assert "trainyard" not in sys.modules, "a step takes Trainyard from where it runs"
@@ -234,8 +237,11 @@ def _become_program(
     sys.argv[:] = arguments[is_module:]
     first = "" if is_module else os.path.dirname(os.path.abspath(arguments[0]))
     sys.path[:1] = [first, *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))]
+    sys.modules["__main__"] = ModuleType("__main__")  # the program's, which exit handlers may clear
     exit_code: object = 1
     try:
+        if "TRAINYARD_WITHOUT_GPUS" in environment:
+            _stand_in_for_gpus(int(environment["TRAINYARD_WITHOUT_GPUS"]))
         if is_module:
             runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
         else:
@@ -244,11 +250,19 @@ def _become_program(
     except SystemExit as ended:
         exit_code = ended.code or 0
     except BaseException:
-        traceback.print_exc()
+        sys.excepthook(*sys.exc_info())
     # Python would also take down every imported module, which takes seconds.
     atexit._run_exitfuncs()
     sys.stdout.flush()
     os._exit(exit_code if isinstance(exit_code, int) else 1)
+
+
+def _stand_in_for_gpus(devices: int) -> None:
+    """Do what `trainyard run --without-gpus` does as PyTorch is imported, which it has been."""
+    from torch_without_gpus import stand_in_for_cuda, stand_in_for_fsdp
+
+    stand_in_for_cuda(devices)
+    stand_in_for_fsdp(sys.modules["torch.distributed.fsdp.fully_sharded_data_parallel"])
 
 
 if __name__ == "__main__":
