@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import ctypes
 import functools
+import gc
 import importlib
 import json
 import os
@@ -169,6 +170,7 @@ def _serve() -> None:
     import_deepspeed()
     for name in _IMPORTED_BEFORE:
         __import__(name)
+    gc.freeze()
     threads = len(os.listdir("/proc/self/task"))
     assert threads == 1, f"{threads} threads: forking would lose all but one"
     print("[]", flush=True)
