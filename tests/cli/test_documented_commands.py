@@ -7,6 +7,7 @@ spares them their imports.
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import shutil
@@ -126,6 +127,7 @@ class Command:
         return int(any("error" in line for line in self.shown))
 
 
+@functools.cache
 def commands_of(page: Path) -> list[Command]:
     """The commands of a page's console blocks, then those in the first code spans of its tables."""
     text = page.read_text(encoding="utf-8")
