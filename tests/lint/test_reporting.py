@@ -130,12 +130,17 @@ def test_names_and_placeholders_are_no_secrets(tmp_path: Path, argument: str, is
         ("hf_xxxxxxxxxxxxxxxxxxxxxxxxxxxx sk-abcdefghijklmnopqrstuvwx1234", ["sk-abcdefghijklmnopqrstuvwx1234"]),
         ("hf_xxxxxxxxxxxxxxxxxxxxxxxxxxxx hf_AbCdEfGhIjKlMnOpQrStUvWx1234", ["hf_AbCdEfGhIjKlMnOpQrStUvWx1234"]),
         ("--token sk-abcdefghijklmnopqrstuvwx1234", ["sk-abcdefghijklmnopqrstuvwx1234"]),
+        (
+            "--token aaaabbbb.sk-abcdefghijklmnopqrstuvwx1234.ccccddddSECRET9",
+            ["aaaabbbb.sk-abcdefghijklmnopqrstuvwx1234.ccccddddSECRET9"],
+        ),
+        ("MY_TOKEN=https://u:Sup3rSecret99@other/x-REALSECRET1", ["https://u:Sup3rSecret99@other/x-REALSECRET1"]),
     ],
 )
 def test_every_secret_of_a_value_is_reported_once_and_hidden(
     tmp_path: Path, arguments: str, secrets: list[str]
 ) -> None:
-    """Also one that follows a placeholder, or another secret."""
+    """Also one that follows a placeholder or another secret, and the rest of one in which another begins or ends."""
     line = f"command: run {arguments}"
     put(tmp_path, "job.yaml", f"type: command\n{line}\nenvironment: azureml:a:1\n")
     found = [each for each in lint([tmp_path]).diagnostics if each.rule == "AML552"]

@@ -107,12 +107,16 @@ def _secret_text(
     if name == "command":
         for pattern in (_FLAG_WITH_SECRET, _VARIABLE_WITH_SECRET):
             matches += [(match.span(1), "a secret") for match in pattern.finditer(text)]
-    reported: list[tuple[int, int]] = []
+    reported: list[tuple[int, int, str]] = []
     for (start, stop), what in matches:
-        is_part_of_other = any(start < end and begin < stop for begin, end in reported)
-        if not is_part_of_other and not PLACEHOLDER.fullmatch(text[start:stop]):
-            reported.append((start, stop))
-            yield SECRET.at(document.span_within(node, start, stop), f"{what} in plain text", hint)
+        if not PLACEHOLDER.fullmatch(text[start:stop]):
+            # What overlaps becomes one secret, of the first kind.
+            overlapping = [each for each in reported if start < each[1] and each[0] < stop]
+            starts, stops, kinds = zip(*overlapping, (start, stop, what), strict=True)
+            reported = [each for each in reported if each not in overlapping]
+            reported.append((min(starts), max(stops), kinds[0]))
+    for start, stop, what in reported:
+        yield SECRET.at(document.span_within(node, start, stop), f"{what} in plain text", hint)
     if name != "command" and not reported and _is_named_secret(name, text):
         yield SECRET.at(node.span, f"'{shorten(name)}' is set to a secret in plain text", hint)
 
