@@ -5,11 +5,14 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from trainyard.settings.this_machine import output_of
 
 Programs = Callable[[str, str], None]
 
@@ -87,3 +90,8 @@ def test_a_missing_package_is_installed_by_the_extra_that_has_it(
 
     monkeypatch.setattr(importlib.metadata, "version", version)
     assert f"{package}: not installed\n        fix: {fix}\n" in trainyard("doctor").stdout
+
+
+def test_what_a_program_prints_need_not_be_utf_8() -> None:
+    printed = output_of(sys.executable, "-c", r"import sys; sys.stdout.buffer.write(b'caf\xff')")
+    assert printed == "caf\N{REPLACEMENT CHARACTER}"

@@ -16,7 +16,7 @@ def output_of(program: str, *arguments: str) -> str:
     """Return what a program prints; nothing if it is missing, fails or hangs."""
     command = [shutil.which(program) or program, *arguments]
     try:
-        finished = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        finished = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=60, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return finished.stdout if finished.returncode == 0 else ""
