@@ -15,7 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from trainyard.settings.batch_arithmetic import divide_batch
 from trainyard.steps import train_ddp
 from trainyard.steps.data.dataset.manifest import read_manifest
-from trainyard.steps.runtime.world import World
+from trainyard.steps.runtime.world import UNKNOWN_PERCENT, World
 from trainyard.steps.training.observing.flops import (
     flops_of_transformer,
     multiplying_parameters,
@@ -257,6 +257,22 @@ def test_the_gpus_of_each_node_have_their_own_figures() -> None:
 def test_without_gpus_there_are_no_figures_of_them() -> None:
     with World(20, {}) as world:
         assert world.gpu_use() == ()
+
+
+def test_a_driver_that_does_not_tell_how_busy_a_gpu_is_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[torch.device] = []
+
+    def utilization(device: torch.device) -> int:
+        asked.append(device)
+        raise ModuleNotFoundError("pynvml does not seem to be installed")
+
+    with World(20, {}) as world, monkeypatch.context() as patched:
+        patched.setattr(world, "device", torch.device("cuda", 0))
+        patched.setattr(torch.cuda, "mem_get_info", lambda device: (3, 10))
+        patched.setattr(torch.cuda, "utilization", utilization)
+        assert [world.gpu_use() for _ in range(3)] == [(UNKNOWN_PERCENT, 7)] * 3
+        assert asked == [world.device]
+        assert figures_of_nodes([GpuUse(*world.gpu_use())], 1) == {"node_0_gpu_memory_bytes": 7}
 
 
 def test_an_interrupted_validation_is_added_to_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,6 +27,8 @@ from trainyard.steps.runtime.rank_variables import RankVariables, read_rank_vari
 
 Value = TypeVar("Value")
 
+UNKNOWN_PERCENT = -1.0
+"""Of a GPU's utilization."""
 _LOST_CONNECTION_WORDS = ("/gloo/", "ncclRemoteError", "ncclSystemError")
 _ONLY_NCCL = "No backend type associated with device type cpu"
 """In torch's error about a tensor in main memory that the default group was to exchange, on GPUs."""
@@ -73,6 +75,7 @@ class World:
         if uses_gpu and torch.cuda.is_available():
             self.device = torch.device("cuda", own_gpu(variables, torch.cuda.device_count(), os.environ))
             torch.cuda.set_device(self.device)
+        self._driver_tells = True
         if not os.environ.get("OMP_NUM_THREADS"):
             # The node's processors are divided among its processes.
             torch.set_num_threads(max(1, available_processors() // variables.processes_per_node))
@@ -137,15 +140,17 @@ class World:
     def gpu_use(self) -> tuple[float, ...]:
         """Return in which percentage of the time this rank's GPU just computed, and how many of its bytes are taken.
 
-        Nothing on a CPU; -1 percent without nvidia-ml-py, or where the driver does not tell, as of a part of a GPU.
+        Nothing on a CPU. UNKNOWN_PERCENT without nvidia-ml-py, or where the driver does not tell (a part of a GPU).
         """
         if self.device.type != "cuda":
             return ()
         free_bytes, total_bytes = torch.cuda.mem_get_info(self.device)
-        try:
-            percent = torch.cuda.utilization(self.device)
-        except Exception:  # of whatever kind nvidia-ml-py raises
-            percent = -1
+        percent = UNKNOWN_PERCENT
+        if self._driver_tells:
+            try:
+                percent = torch.cuda.utilization(self.device)
+            except Exception:  # of whatever kind nvidia-ml-py raises
+                self._driver_tells = False
         return percent, total_bytes - free_bytes
 
     def let_some_work(self, work: Callable[[], None], while_waiting: Callable[[], None], *, works: bool) -> None:

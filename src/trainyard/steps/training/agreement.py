@@ -106,7 +106,7 @@ class Agreement:
     def _start(self, stop: bool) -> None:
         steps, self._taken = self._taken, []
         if (now := time.monotonic()) >= self._next_look:
-            # Asking takes up to 0.4 ms, which very short steps would notice.
+            # Asked once a second, of the system or the GPU's driver: very short steps would notice it at each.
             self._looked = (float(self._world.peak_memory_bytes()), *self._world.gpu_use())
             self._next_look = now + _LOOK_EVERY_SECONDS
         figures = (self._own_seconds, self._data_wait_seconds(), *self._looked)

@@ -13,7 +13,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from trainyard.steps.runtime.errors import StepError
-from trainyard.steps.runtime.world import World
+from trainyard.steps.runtime.world import UNKNOWN_PERCENT, World
 from trainyard.steps.training.agreement import StepClock, StepMarks
 from trainyard.steps.training.observing.hang_watch import HangWatch
 from trainyard.steps.training.observing.measures import StepGuards, StepMeasures
@@ -124,7 +124,7 @@ def figures_of_nodes(uses: Sequence[GpuUse], per_node: int) -> dict[str, float]:
     figures: dict[str, float] = {}
     for node, first in enumerate(range(0, len(uses), per_node)):
         of_node = uses[first : first + per_node]
-        if known := [use.utilization_percent for use in of_node if use.utilization_percent >= 0]:
+        if known := [use.utilization_percent for use in of_node if use.utilization_percent != UNKNOWN_PERCENT]:
             figures[f"node_{node}_gpu_utilization_percent"] = statistics.mean(known)
         figures[f"node_{node}_gpu_memory_bytes"] = max(use.memory_bytes for use in of_node)
     return figures

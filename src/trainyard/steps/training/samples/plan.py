@@ -154,7 +154,7 @@ def total_counts(counts: Iterable[TokenCounts]) -> TokenCounts:
 
 
 class GpuUse(NamedTuple):
-    """One rank's GPU at one moment: in which percentage of the time it just computed (-1 where unknown), and how much
+    """One rank's GPU at one moment: in which percentage of the time it just computed, if that is known, and how much
     memory is taken."""
 
     utilization_percent: float
