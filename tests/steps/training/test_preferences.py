@@ -110,6 +110,19 @@ def answer_log_probabilities(model: Any, batch: dict[str, torch.Tensor]) -> torc
     return torch.stack(sums).view(-1, 2)
 
 
+def test_a_reference_is_computed_as_exactly_as_an_evaluation(
+    pairs: Path, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)  # torch's default
+    torch.set_float32_matmul_precision("high")
+    try:
+        assert refer(pairs, base, tmp_path) == 0
+        assert not torch.backends.cudnn.allow_tf32
+        assert torch.get_float32_matmul_precision() == "highest"
+    finally:
+        torch.set_float32_matmul_precision("highest")
+
+
 @pytest.mark.parametrize("label_smoothing", [0.0, 0.2])
 @pytest.mark.parametrize("loss_chunk_tokens", [0, 50])
 def test_losses_and_figures_are_those_of_the_published_formula(
