@@ -305,8 +305,11 @@ def test_a_checkpoint_of_another_version_is_rejected(tmp_path: Path, world: Worl
     assert (tmp_path / "step-00000007").is_dir()
 
 
-def test_a_checkpoint_that_cannot_be_read_now_does_not_count_as_broken(tmp_path: Path, world: World) -> None:
-    """To resume from the older one would cost the newer. The file links to itself: an error like a mount's timeout."""
+def test_a_checkpoint_that_cannot_be_read_now_does_not_count_as_broken(
+    tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To resume from the older one would cost the newer. The file links to itself, in place of a mount that fails."""
+    monkeypatch.setattr("trainyard.steps.runtime.errors._STORAGE_ERRORS", ("ELOOP",))
     for step in (3, 7):
         write_as_ranks(tmp_path / f"step-{step:08d}", some_tensors(step), 2, at(step), divided=True)
     for name in ("commit.json", "state-rank-00001.safetensors"):

@@ -108,6 +108,7 @@ def test_a_stop_reaches_the_worker_and_used_up_restarts_end_the_job(
         ("device", 1, 0, "restart 1 of 1: rank 0 on NODE had a fault of its device; all ranks start again"),
         ("unreadable", 1, 0, "restart 1 of 1: rank 0 on NODE could not read or write a file; all ranks start again"),
         ("storage", 1, 0, "restart 1 of 1: rank 0 on NODE could not read or write a file; all ranks start again"),
+        ("storage", 2, 1, "error: rank 0 on NODE could not read or write a file, and the restarts are used up"),
         (
             "device",
             2,

@@ -36,6 +36,8 @@ USER_OS_ERRORS = frozenset(
     }
 )
 """Errors of the file system that a user can fix: a full disk, a read-only output, an impossible path."""
+_STORAGE_ERRORS = ("EIO", "ESTALE", "EREMOTEIO", "ENOTCONN", "EHOSTDOWN", "ETIMEDOUT", "ENODEV", "ENXIO", "EUCLEAN")
+"""Those of a disk or mount that fails. Not every platform has all."""
 _DEVICE_FAULTS = (
     "uncorrectable",
     "hardware stack error",
@@ -103,11 +105,9 @@ def exit_code_of(failure: BaseException) -> int:
 
 
 def is_of_storage(failure: OSError) -> bool:
-    """Return whether a disk or mount fails, which is nothing that a user can fix.
-
-    Nor is it an error without a number, as transformers raises where a model is not there.
-    """
-    return failure.errno not in {None, errno.ENOMEM, *USER_OS_ERRORS}
+    """Return whether a disk or mount fails, for which another start may help."""
+    # The numbers of subclasses such as gaierror and SSLError are not the system's.
+    return type(failure) in (OSError, TimeoutError) and errno.errorcode.get(failure.errno or 0) in _STORAGE_ERRORS
 
 
 def is_out_of_memory(failure: BaseException) -> bool:

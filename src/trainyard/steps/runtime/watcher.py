@@ -211,8 +211,8 @@ class _Watcher:
 
 
 def _is_of_node(code: int) -> bool:
-    """Return whether a worker's end says something of its machine."""
-    return code < 0 or code in (DEVICE_EXIT_CODE, STORAGE_EXIT_CODE)
+    """Return whether a worker's end says something of its machine; a mount that fails may be that of all."""
+    return code < 0 or code == DEVICE_EXIT_CODE
 
 
 def _patience(code: int) -> float:
