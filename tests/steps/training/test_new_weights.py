@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 import subprocess
@@ -306,6 +307,93 @@ class Sampled(torch.nn.Module):
         self.is_large = self.weight.abs().max().item() > 2
 
 
+def clear_gradient(parameter: torch.Tensor) -> None:
+    parameter.grad = None
+
+
+class WithHooks(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(8, 8)
+        self.layer.weight.register_hook(torch.zeros_like)
+        self.layer.bias.register_post_accumulate_grad_hook(clear_gradient)
+
+
+class GoesOn(torch.nn.Module):
+    """With something else, after what cannot be done without memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(8, 8)
+        try:
+            self.scale = float(self.layer.weight.abs().max())
+        except RuntimeError:
+            self.scale = 1.0
+
+
+class Seeded(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(7)
+        self.layer = torch.nn.Linear(8, 8)
+
+
+class SeededInside(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)  # the seed that the training has too
+            self.first = torch.nn.Linear(8, 8)
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(7)
+            self.second = torch.nn.Linear(8, 8)
+
+
+class OfEachOther(torch.nn.Module):
+    """The second's values must be those that the first subtracts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = (torch.nn.Parameter(torch.empty(8, 8)) for _ in range(2))
+        torch.nn.init.normal_(self.first)
+        torch.nn.init.normal_(self.second)
+        with torch.no_grad():
+            self.first.sub_(self.second)
+
+
+class Scripted(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.jit.script(torch.nn.Linear(8, 8))
+
+
+class OwnTask:
+    """With what it keeps beside its model."""
+
+    def __init__(self) -> None:
+        self.embedding = torch.nn.Parameter(torch.ones(8, 8))
+
+    def of_values_it_keeps(self) -> torch.nn.Module:
+        model = torch.nn.Linear(8, 8)
+        self.start = [parameter.detach().clone() for parameter in model.parameters()]
+        return model
+
+    def of_a_layer_it_shares(self) -> torch.nn.Module:
+        model = torch.nn.Linear(8, 8)
+        self.start = [parameter.data for parameter in model.parameters()]
+        return model
+
+    def with_a_copy(self) -> torch.nn.Module:
+        model = torch.nn.Linear(8, 8)
+        self.start = [*copy.deepcopy(model).parameters()]
+        return model
+
+    def of_its_own_parameter(self) -> torch.nn.Module:
+        model = torch.nn.Linear(8, 8)
+        model.weight = self.embedding
+        return model
+
+
 class OfItsOwnGenerator(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -361,6 +449,12 @@ def test_numbers_and_shared_weights_are_as_the_model_has_them() -> None:
         (Whole, "it is not known what initializes steps"),
         (NeverFilled, "it is not known what initializes weight"),
         (Sampled, r".* \(test_new_weights\.py, line \d+\)"),
+        (WithHooks, r"layer\.weight has hooks for its gradient"),
+        (GoesOn, r".*item\(\) cannot be called on meta tensors \(test_new_weights\.py, line \d+\)"),
+        (Seeded, r"it seeds torch's random numbers \(test_new_weights\.py, line \d+\)"),
+        (SeededInside, r"it seeds torch's random numbers \(test_new_weights\.py, line \d+\)"),
+        (OfEachOther, "second and another weight are computed from each other's random numbers"),
+        (Scripted, r"layer is compiled by torch\.jit"),
         (OfItsOwnGenerator, r"drawn by a generator of the model's own \(test_new_weights\.py, line \d+\)"),
     ],
 )
@@ -375,8 +469,49 @@ def test_a_model_that_cannot_be_drawn_is_built(model: type[torch.nn.Module], rea
         assert all(
             torch.equal(one, other) for one, other in zip(built.parameters(), expected.parameters(), strict=True)
         )
+    if isinstance(built, WithHooks):
+        built.layer(torch.ones(8)).sum().backward()
+        assert built.layer.weight.grad.abs().max() == 0
+        assert built.layer.bias.grad is None
+    if isinstance(built, GoesOn):
+        assert built.scale == float(built.layer.weight.abs().max())
+    if isinstance(built, Scripted):
+        assert torch.equal(built.layer(torch.ones(8)), expected.layer(torch.ones(8)))
     if isinstance(built, Whole):
         assert built.steps.tolist() == [2**24 + 1] * 2
+
+
+@pytest.mark.parametrize("new_model", [OwnTask.of_values_it_keeps, OwnTask.of_a_layer_it_shares, OwnTask.with_a_copy])
+def test_what_a_task_keeps_of_new_weights_is_what_the_model_starts_with(
+    new_model: Callable[[OwnTask], torch.nn.Module],
+) -> None:
+    """Though nothing of it is in the model."""
+    task = OwnTask()
+    with pytest.raises(CannotLeaveOut, match=r"computed from weights, or shares their memory, is kept beside"):
+        model_without_weights(lambda: with_new_weights(lambda: new_model(task)))
+    built, expected = (
+        seeded(build) for build in (lambda: with_new_weights(lambda: new_model(task)), lambda: new_model(OwnTask()))
+    )
+    for kept, found, usual in zip(task.start, built.parameters(), expected.parameters(), strict=True):
+        assert torch.equal(found, usual)
+        assert torch.equal(kept, found)
+
+
+@pytest.mark.parametrize("is_drawn", [True, False])
+def test_a_parameter_that_a_task_had_before_is_left_as_it_is(is_drawn: bool) -> None:
+    """Whether or not the rest of the model could be drawn."""
+    task = OwnTask()
+
+    def new_model() -> torch.nn.Module:
+        model = task.of_its_own_parameter()
+        return model if is_drawn else torch.nn.Sequential(model, Orthogonal())
+
+    with pytest.raises(CannotLeaveOut, match=r"made before the model is built, or read \(test_new_weights"):
+        model_without_weights(lambda: with_new_weights(new_model))
+    built = with_new_weights(new_model)
+    assert torch.equal(task.embedding, torch.ones(8, 8))
+    assert any(parameter is task.embedding for parameter in built.parameters())
+    assert not any(parameter.is_meta for parameter in built.parameters())
 
 
 def test_much_that_is_computed_is_not_kept_by_every_rank() -> None:

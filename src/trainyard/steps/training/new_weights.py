@@ -7,17 +7,20 @@ the number of ranks or the device.
 
 from __future__ import annotations
 
+import gc
 import itertools
 import math
 import traceback
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import init
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -43,8 +46,8 @@ _RANDOM = {_aten.normal_, _aten.uniform_}
 _FILLS = _RANDOM | {_aten.fill_, _aten.zero_, _aten.copy_}
 """What leaves nothing of the values before."""
 _EMPTY = {_aten.empty, _aten.empty_like, _aten.empty_strided, _aten.new_empty, _aten.new_empty_strided}
-is_noting: ContextVar[bool] = ContextVar("is_noting", default=False)
-"""Whether a model is being built for `to_draw`."""
+noting_now: ContextVar[_Noting | None] = ContextVar("noting_now", default=None)
+"""While a model is being built for `to_draw`: what notes it."""
 
 
 class CannotDraw(Exception):
@@ -112,31 +115,47 @@ def to_draw(build: Callable[[], Any]) -> tuple[Any, dict[torch.Tensor, NewWeight
     # Models import it, which fails while tensors are not what they were.
     import torch._dynamo
 
-    first_chunk, noting, token = int(torch.randint(_SEEDS, ())), _Noting(), is_noting.set(True)
+    first_chunk, noting = int(torch.randint(_SEEDS, ())), _Noting()
+    token = noting_now.set(noting)
     truncated = replaced(init, _truncated_normal.__name__, noting.truncated)
     # Torch skips some initializations of tensors that say they are on the meta device, and makes others out of sight.
     as_ever = replaced(torch.Tensor, "is_meta", value=False)
     in_sight = replaced(torch, "tensor", lambda data, device=None, **options: _tensor(data, **options).to(device))
+    seeds = replaced(torch, "manual_seed", noting.refuse_seed)
     try:
-        with as_ever, truncated, in_sight, noting:
+        with as_ever, truncated, in_sight, seeds, noting:
             model = build()
     except Exception as failure:
-        raise CannotDraw(first_line(failure) + _place_in_model(failure)) from failure
+        noting.failure = noting.failure or failure
     finally:
-        is_noting.reset(token)
+        noting_now.reset(token)
+    if noting.failure is not None:  # which the model may have caught, and done something else
+        raise CannotDraw(first_line(noting.failure) + _place_in_model(noting.failure)) from noting.failure
     parameters = {*model.parameters()}
     for path, owner in model.named_modules():
+        if isinstance(owner, torch.jit.ScriptModule):
+            raise CannotDraw(f"{path or 'the model'} is compiled by torch.jit")
         others = [value for name, value in vars(owner).items() if name not in ("_parameters", "_modules")]
         if any(_is_on_meta(value) and value not in parameters for value in tree_leaves(others)):
             raise CannotDraw(f"something was computed from weights in {path or type(owner).__name__}")
+    if noting.has_more_than(parameters):
+        raise CannotDraw("something that was computed from weights, or shares their memory, is kept beside the model")
     weights = {}
     first_chunks: dict[_Values, int] = {}
+    first_drawn: dict[int, list[_Values]] = {}
     for name, tensor in model.named_parameters():
         values = noting.values_of(tensor)
         if values is None or tensor.dtype != torch.float32:
             raise CannotDraw(f"it is not known what initializes {name}")
+        if tensor._backward_hooks or tensor._post_accumulate_grad_hooks:
+            raise CannotDraw(f"{name} has hooks for its gradient")
         steps = values.steps()
         first_chunks |= {step: first_chunks.get(step, first_chunk) for step in steps}
+        for number in {first_chunks[step] for step in steps}:
+            # A generator's numbers depend on all that was drawn with it before.
+            drawn = [step for step in steps if first_chunks[step] == number]
+            if first_drawn.setdefault(number, drawn)[: len(drawn)] != drawn:
+                raise CannotDraw(f"{name} and another weight are computed from each other's random numbers")
         weights[tensor] = NewWeight(tuple(tensor.shape), steps, first_chunks)
         first_chunk += math.ceil(tensor.numel() / CHUNK_ELEMENTS)
     return model, weights
@@ -154,15 +173,37 @@ class _Noting(TorchDispatchMode):
 
     def __init__(self) -> None:
         TorchDispatchMode.__init__(self)
-        self._values: dict[int, tuple[_Values, torch.UntypedStorage]] = {}
-        """By the number of the storage, which is kept so that no other gets this number."""
-        self._undefined: dict[int, torch.UntypedStorage] = {}
+        self.failure: Exception | None = None
+        """The first of what could not be done, whether or not the model went on."""
+        self._storages: dict[int, StorageWeakRef] = {}
+        """All that were made, by their numbers, which no other gets while they are here."""
+        self._on_meta: list[weakref.ref[torch.Tensor]] = []
+        """All tensors that were made there, or moved."""
+        self._values: dict[int, _Values | None] = {}
+        """By the number of the storage, for those on the meta device; None if they are not known."""
+        self._undefined: set[int] = set()
         """Those in main memory to which nothing was written yet."""
-        self._kept_bytes, self._numbers = 0, itertools.count()
+        self._kept_bytes, self._numbers, self._seed = 0, itertools.count(), torch.initial_seed()
 
     def __torch_dispatch__(self, function: Any, types: object, args: Any = (), kwargs: Any = None) -> Any:
-        """Do what is asked for. What a model computes for its parameters, it computes in main memory."""
-        kind, kwargs = function.overloadpacket, dict(kwargs or {})
+        """Do what is asked for, and note it."""
+        try:
+            if torch.initial_seed() != self._seed:
+                self.refuse_seed()
+            result = self._done(function, args, dict(kwargs or {}))
+        except Exception as failure:
+            self.failure = self.failure or failure
+            raise
+        for tensor in filter(torch.is_tensor, tree_leaves(result)):
+            self._storages.setdefault(storage_id(tensor), StorageWeakRef(tensor.untyped_storage()))
+            if _is_on_meta(tensor):
+                self._on_meta.append(weakref.ref(tensor))
+                self._values.setdefault(storage_id(tensor), None)
+        return result
+
+    def _done(self, function: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Return a result. What a model computes for its parameters, it computes in main memory."""
+        kind = function.overloadpacket
         if kind is not _aten._to_copy and any(argument.name == "device" for argument in function._schema.arguments):
             kwargs["device"] = "cpu"
         elif function._schema.is_mutable:
@@ -171,11 +212,11 @@ class _Noting(TorchDispatchMode):
                     raise CannotDraw(f"initialized by {function}")
                 self._note(partial(function, **kwargs), kind, *args)
             for tensor in filter(torch.is_tensor, args[:1]):
-                self._undefined.pop(storage_id(tensor), None)
+                self._undefined.discard(storage_id(tensor))
         result = function(*args, **kwargs)
         if kind in _EMPTY:
-            self._undefined[storage_id(result)] = result.untyped_storage()
-        elif _is_on_meta(result) and _is_all_of_storage(result) and storage_id(result) not in self._values:
+            self._undefined.add(storage_id(result))
+        elif _is_on_meta(result) and _is_all_of_storage(result) and self._values.get(storage_id(result)) is None:
             is_copy = kind in (_aten.clone, _aten._to_copy) or (kind is _aten.constant_pad_nd and not any(args[1]))
             operands = args[:1] if is_copy else args
             is_known = all(self._is_known(each, result.shape) for each in operands)
@@ -193,15 +234,33 @@ class _Noting(TorchDispatchMode):
 
     def values_of(self, tensor: torch.Tensor) -> _Values | None:
         """Return what a tensor on the meta device holds, if that is known."""
-        known = self._values.get(storage_id(tensor)) if _is_on_meta(tensor) and _is_all_of_storage(tensor) else None
-        return known and known[0]
+        return self._values.get(storage_id(tensor)) if _is_on_meta(tensor) and _is_all_of_storage(tensor) else None
+
+    def refuse_seed(self, *_seed: object) -> NoReturn:
+        """CannotDraw: these are not the numbers that are drawn later."""
+        self.failure = self.failure or CannotDraw("it seeds torch's random numbers")
+        raise self.failure
+
+    def add(self, parameter: torch.Tensor) -> None:
+        """Note a parameter before it moves. CannotDraw for one that was there before: it would lose its values."""
+        if storage_id(parameter) not in self._storages:
+            self.failure = self.failure or CannotDraw("a parameter was made before the model is built, or read")
+            raise self.failure
+        self._on_meta.append(weakref.ref(parameter))
+
+    def has_more_than(self, parameters: set[Any]) -> bool:
+        """Return whether other tensors on the meta device are still there."""
+        gc.collect()  # else it might depend on the rank
+        others = any(tensor is not None and tensor not in parameters for tensor in (each() for each in self._on_meta))
+        storages = self._values.keys() - {*map(storage_id, parameters)}
+        return others or not all(self._storages[each].expired() for each in storages)
 
     def _note(self, write: Callable[..., object], kind: Any, target: torch.Tensor, *arguments: Any) -> None:
         """Note what is written to a tensor, or to a range of its elements."""
         if isinstance(write, partial) and write.keywords.get("generator") is not None:
             raise CannotDraw("drawn by a generator of the model's own")
         is_all, known = _is_all_of_storage(target), self._values.get(storage_id(target))
-        before = None if known is None or (is_all and kind in _FILLS) else known[0]
+        before = None if is_all and kind in _FILLS else known
         is_clear = before is not None or (is_all and kind in _FILLS)
         if (
             not is_clear
@@ -225,7 +284,7 @@ class _Noting(TorchDispatchMode):
             write(part, *own, **({"generator": generator} if kind in _RANDOM else {}))
             return values
 
-        self._values[storage_id(target)] = _Values(next(self._numbers), make, made_of), target.untyped_storage()
+        self._values[storage_id(target)] = _Values(next(self._numbers), make, made_of)
 
     def _is_known(self, value: Any, shape: torch.Size) -> bool:
         """Return whether an argument is a number or in main memory, or has a known value for each element."""

@@ -22,7 +22,7 @@ from trainyard.settings.quantities import first_names
 from trainyard.steps.runtime.errors import StepError, first_line
 from trainyard.steps.runtime.imports import replaced
 from trainyard.steps.runtime.rank_variables import read_rank_variables
-from trainyard.steps.training.new_weights import NewWeight, is_noting, to_draw
+from trainyard.steps.training.new_weights import NewWeight, noting_now, to_draw
 
 WEIGHTS_FILE = "model.safetensors"
 WEIGHTS_INDEX = "model.safetensors.index.json"
@@ -103,7 +103,7 @@ def model_without_weights(new_model: Callable[[], torch.nn.Module]) -> ModelWith
 
 def weights_may_stay_out() -> bool:
     """Return whether a model is to be built without its weights. Its building may end here."""
-    if is_noting.get():
+    if noting_now.get() is not None:
         raise _LeftToTask
     if _found.get() is None:
         return False
@@ -248,6 +248,8 @@ def _parameters_without_memory() -> Iterator[None]:
 
     def register_on_meta(module: torch.nn.Module, name: str, parameter: torch.nn.Parameter | None) -> None:
         if parameter is not None and parameter.device.type != "meta":
+            if (noting := noting_now.get()) is not None:
+                noting.add(parameter)
             # In place: others may refer to it too.
             exchange_values(parameter, parameter.detach().to("meta"))
         register(module, name, parameter)
