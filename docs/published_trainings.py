@@ -76,9 +76,11 @@ class Published:
 
 @dataclass(frozen=True)
 class HeldOut:
-    """One training that was predicted before it was entered, and is never fitted to.
+    """One training that was predicted before it was entered.
 
-    A source may state the rate, the memory, or both. Rates are samples a second and GPU: rows of text, or images.
+    No share of peak is fitted to such rows but that of a T4 in fp32 (six rows of round 10), and attention's on Hopper
+    and Blackwell. A source may state the rate, the memory, or both. Rates are samples a second and GPU: rows of text,
+    or images.
     `first_rate` and `first_memory_bytes` are what the estimate said when the row was entered, in one of several rounds;
     they stay as they are when the estimate changes. `memory_counts` says what a source's memory is of: tensors
     ("allocated"), what the allocator takes ("reserved"), all of a GPU's where it is full ("device"), or "unknown"; in

@@ -16,7 +16,7 @@ from trainyard.errors import UsageError
 from trainyard.plan.estimate.config_file import find_model
 from trainyard.plan.estimate.estimator import estimate
 from trainyard.plan.estimate.image_models import ImageModel, Images, ModelBlock, image_model
-from trainyard.plan.estimate.meta_model import image_model_on_meta
+from trainyard.plan.estimate.meta_model import count_without_values, image_model_on_meta
 from trainyard.plan.estimate.search import Scope, search
 from trainyard.plan.estimate.training import Adapters, TrainingShape, machines_of_gpu
 from trainyard.settings.small_image_models import small_image_settings
@@ -36,6 +36,10 @@ def _flops(model: ImageModel) -> float:
     return sum(product.flops for part in _parts(model) for product in part.products)
 
 
+def _flops_of_3_by_3(model: ImageModel) -> float:
+    return sum(product.flops for part in _parts(model) for product in part.products if product.is_3_by_3)
+
+
 @pytest.mark.parametrize(
     ("model_type", "settings", "images"),
     [
@@ -53,6 +57,7 @@ def test_a_closed_form_is_what_the_real_model_does(model_type: str, settings: di
     ours, real = (make(model_type, settings, images) for make in (image_model, image_model_on_meta))
     assert ours.parameters == real.parameters
     assert _flops(ours) == pytest.approx(_flops(real))
+    assert _flops_of_3_by_3(ours) == pytest.approx(_flops_of_3_by_3(real))
     assert _kept(ours) == pytest.approx(_kept(real), rel=0.02)
     assert [block.working for block in ours.blocks] == pytest.approx([block.working for block in real.blocks], rel=0.02)
     assert ours.layers == real.layers
@@ -103,6 +108,26 @@ def test_a_model_without_closed_form_is_counted() -> None:
     swin = image_model_on_meta("swinv2", {}, Images())
     assert swin.parameters == 28_347_154
     assert _flops(swin) / 1e9 == pytest.approx(9.0, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("layer", "is_3_by_3"),
+    [
+        (torch.nn.Conv2d(4, 8, 3), True),
+        (torch.nn.Conv2d(4, 8, 3, stride=2), False),
+        (torch.nn.Conv2d(4, 8, 3, dilation=2), False),
+        (torch.nn.Conv2d(4, 8, 3, groups=2), False),
+        (torch.nn.Conv2d(4, 8, (1, 3)), False),
+        (torch.nn.Conv2d(4, 8, (7, 3)), False),
+        (torch.nn.ConvTranspose2d(4, 8, 3), False),
+    ],
+    ids=str,
+)
+def test_convolutions_that_winograds_algorithm_computes_are_told_from_others(
+    layer: torch.nn.Module, is_3_by_3: bool
+) -> None:
+    _, around = count_without_values(layer, lambda: layer(torch.empty(1, 4, 16, 16)), "a layer")
+    assert [product.is_3_by_3 for product in around.products] == [is_3_by_3]
 
 
 @pytest.mark.parametrize(

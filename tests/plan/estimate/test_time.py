@@ -32,9 +32,11 @@ from trainyard.catalogue.skus import find_sku
 from trainyard.errors import UsageError
 from trainyard.plan.estimate import STACKS, compute
 from trainyard.plan.estimate.architectures import find_architecture
-from trainyard.plan.estimate.blocks import blocks_of, layer_traffic_bytes
+from trainyard.plan.estimate.blocks import layer_traffic_bytes
+from trainyard.plan.estimate.compute import compute_of, efficiency_curves
 from trainyard.plan.estimate.config_file import find_model
 from trainyard.plan.estimate.estimator import estimate, on_nodes, scaling_curve
+from trainyard.plan.estimate.image_models import ImageModel, ModelBlock, Product
 from trainyard.plan.estimate.intervals import KINDS, interval_of
 from trainyard.plan.estimate.memory import FOREACH, memory_of, model_states
 from trainyard.plan.estimate.step_time import (
@@ -448,19 +450,41 @@ def test_several_gpus_wait_for_the_slowest_of_them(gpus: int) -> None:
     assert times[1].forward == pytest.approx((1 + 0.07 * above) * times[0].forward, rel=1e-4)
 
 
-def test_a_t4_is_slowed_by_its_limit_in_fp32_and_its_convolutions_of_3_by_3_take_fewer_multiplications() -> None:
-    """ViT has none of these; ResNet-18 hardly any others."""
-    vit, resnet = (
-        TrainingShape(find_model(name), _machines(1, "V100-SXM-16GB"), "ddp", 64, 1, 1, precision="fp32")
-        for name in ("vit", "resnet")
-    )
-    on_t4 = [replace(each, machines=_machines(1, "T4")) for each in (vit, resnet)]
+def test_a_t4_is_slowed_by_its_limit_in_fp32() -> None:
+    vit = TrainingShape(find_model("vit"), _machines(1, "V100-SXM-16GB"), "ddp", 64, 1, 1, precision="fp32")
     of_peaks = 15.7 / 8.1
-    assert _seconds(on_t4[0]) / _seconds(vit) > 1.3 * of_peaks
-    blocks, around = blocks_of(resnet)
-    sides = {product.kernel for block in (*blocks, around) for product in block.products}
-    assert sides == {1, 3, 7}
-    assert {product.kernel for block in blocks_of(vit)[0] for product in block.products} == {1}
+    assert _seconds(replace(vit, machines=_machines(1, "T4"))) / _seconds(vit) > 1.3 * of_peaks
+
+
+def _forward_of(product: Product, precision: str = "fp32") -> float:
+    """Return the seconds of a forward pass of nothing but one product."""
+    model = ImageModel("one product", (ModelBlock(products=[product]),), ModelBlock())
+    training = TrainingShape(model, _machines(1, "V100-SXM-16GB"), "ddp", 8, 1, 1, precision)
+    return compute_of(training, efficiency_curves()["Volta"]).forward
+
+
+def test_convolutions_of_3_by_3_multiply_less_in_fp32_and_write_as_much() -> None:
+    of_1, of_3 = (Product(1e12, 10**6, is_3_by_3=is_3_by_3) for is_3_by_3 in (False, True))
+    assert _forward_of(of_3) / _forward_of(of_1) == pytest.approx(0.7, abs=0.01)
+    assert _forward_of(of_3, "fp16") == _forward_of(of_1, "fp16")
+    writing, of_few = (replace(of_3, inner=inner) for inner in (1, 2))
+    assert _forward_of(writing) == pytest.approx(2 * _forward_of(of_few), rel=0.05)
+    assert _forward_of(writing) == pytest.approx(_forward_of(replace(of_1, inner=1)), rel=0.05)
+
+
+def test_depthwise_convolutions_reach_a_tenth_of_other_products_in_fp32() -> None:
+    of_all, depthwise = (Product(1e12, 9, is_depthwise=is_depthwise) for is_depthwise in (False, True))
+    assert _forward_of(depthwise) / _forward_of(of_all) == pytest.approx(10)
+
+
+def test_python_takes_no_longer_to_start_operations_on_more_gpus() -> None:
+    """A row of 64 tokens, whose pace Python sets, on one GPU and on eight."""
+    one, eight = (
+        TrainingShape(find_architecture("gpt2"), machines_of_gpu(find_gpu("A100"), 1, gpus), "ddp", 1, 1, 64)
+        for gpus in (1, 8)
+    )
+    curve = efficiency_curves()["Ampere"]
+    assert compute_of(one, curve).backward == compute_of(eight, curve).backward
 
 
 def test_compiled_attention_reads_scores_once_whatever_the_family() -> None:

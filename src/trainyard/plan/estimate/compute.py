@@ -31,8 +31,9 @@ average (Sinha et al. 2022, arXiv:2208.11035, abstract). Chosen among 0.05, 0.07
 
 LAUNCH_SECONDS = 20e-6
 """How long Python and PyTorch take for each operation that they start: they, and not the GPU, set the pace of small
-micro-batches. Our own measurements lie between 23 and 35 µs (benchmarks/results/launch_overhead.json), published
-trainings on H100 and B200 at 10 to 15 µs: this is between them."""
+micro-batches. Our own measurements lie between 23 and 35 µs (benchmarks/results/launch_overhead.json). GPT-2 of gollem
+(github.com/Jjschwartz/gollem), compiled with one row on H100, fits 13 µs; four rows of a course's eager model on B200
+(github.com/csdiywithme/cs336-assignment2-systems) fit between 8 and 20 µs."""
 
 KERNEL_SECONDS = 6e-6
 """How long a GPU takes for an operation beside what it computes and moves: to begin an empty one takes 3 µs
@@ -64,19 +65,23 @@ FlashAttention-3, which reaches 0.75 (the same source). Tensor cores of Blackwel
 instructions of their own, which kernels before FlashAttention-4 do not use. Chosen among 0.35, 0.45, 0.5, 0.55, 0.6 and
 0.7, and 0.2, 0.25, 0.3, 0.35, 0.5 and 0.7, by published trainings (docs/estimates.md)."""
 
-VECTOR_EFFICIENCY, _TURING_VECTOR_EFFICIENCY = 0.93, 0.56
+VECTOR_EFFICIENCY = 0.93
 """The share of its peak in fp32 that a GPU reaches without tensor cores: 18.4 of 19.5 TFLOP/s on 729 machines with A100
-(https://github.com/microsoft/superbench-results/tree/main/v0.4.0/Azure-NDmv4-A100). The clock of a T4, the only Turing
-GPU of the catalogue, falls under its limit of 70 W; its share is fitted to six trainings of one source."""
+(https://github.com/microsoft/superbench-results/tree/main/v0.4.0/Azure-NDmv4-A100)."""
+
+_TURING_VECTOR_EFFICIENCY = 0.56
+"""Of a T4, the only Turing GPU of the catalogue, whose clock falls under its limit of 70 W: fitted to six trainings of
+one source."""
 
 _WINOGRAD = 0.7
-"""The time of a convolution of 3 x 3 in fp32, as a share of what its multiplications would take: cuDNN's Winograd
-algorithm has 2.25 times fewer, and transforms its operands (Lavin & Gray 2015, arXiv:1509.09308). Chosen among 0.7, 0.8
-and 1."""
+"""The time that the multiplications of a convolution of 3 x 3 in fp32 take, as a share of that of as many in a matrix
+product: cuDNN's Winograd algorithm has 2.25 times fewer, and transforms its operands (Lavin & Gray 2015,
+arXiv:1509.09308). It needs a stride of 1. Libraries of other makers are given it too. Chosen among 0.7, 0.8 and 1."""
 
 _DEPTHWISE_EFFICIENCY = VECTOR_EFFICIENCY / 10
-"""Of depthwise convolutions: each multiplication loads both of its operands, and the weights' gradients, few sums over
-all pixels, keep few multiprocessors busy. Chosen among a sixth, an eighth and a tenth."""
+"""Of depthwise convolutions, a tenth of what GPUs other than a T4 reach: each multiplication loads both of its
+operands, and the weights' gradients, few sums over all pixels, keep few multiprocessors busy. Chosen among a sixth, an
+eighth and a tenth."""
 
 _GROWING_YEARS = (2024, 2026)
 """The years in which software came to use a new generation's tensor cores: before and after these nothing changes."""
@@ -183,8 +188,8 @@ def compute_of(training: TrainingShape, curve: Efficiency) -> ComputeTime:
         backward += casts * ((training.adapters is None) + recomputes)
     slowest = _slowest(training.machines.world_size)
     return ComputeTime(
-        forward=slowest * max(started, forward),
-        backward=slowest * max((2 + recomputes) * started, backward),
+        forward=max(started, slowest * forward),
+        backward=max((2 + recomputes) * started, slowest * backward),
         optimizer=slowest * updated * gradient / training.shards / _memory_rate(training),
     )
 
@@ -202,14 +207,14 @@ def _forward(training: TrainingShape, curve: Efficiency, blocks: Sequence[ModelB
             reached = highest
             if kind == "fp32":
                 reached = _TURING_VECTOR_EFFICIENCY if gpu.generation == "Turing" else VECTOR_EFFICIENCY
-                reached /= _WINOGRAD if product.kernel == 3 else 1
             if product.is_depthwise:
                 reached = _DEPTHWISE_EFFICIENCY
             if product.attends and kind != "fp32":
                 reached = attends_at
+            multiplied = product.flops * (_WINOGRAD if product.is_3_by_3 and kind == "fp32" else 1)
             writing = product.flops / (2 * product.inner) * size / rate
             idle = 0.0 if product.attends or kind == "fp32" else 2 * product.inner * HALF_WAVE / samples
-            computing = product.computed * ((product.flops + idle) / peaks[kind] + writing) / reached
+            computing = product.computed * ((multiplied + idle) / peaks[kind] + writing) / reached
             moving = size * product.moved / rate
             seconds[product.attends] += samples * block.times * max(computing, moving)
     each = (block.times * (samples * size * block.moved / rate + KERNEL_SECONDS * block.operations) for block in blocks)

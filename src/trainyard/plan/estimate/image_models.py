@@ -20,7 +20,7 @@ class Product:
 
     Depthwise convolutions, with one channel for each output, run on a GPU's ordinary units, not on its tensor cores.
     `attends` marks products without weights; `computed` is the share of the FLOPs that is not left out as masked;
-    `kernel` is the side of a convolution over all channels.
+    `is_3_by_3` marks convolutions of 3 x 3 over all channels, without stride or dilation.
     """
 
     flops: float
@@ -29,7 +29,7 @@ class Product:
     attends: bool = False
     computed: float = 1.0
     moved: float = 0.0
-    kernel: int = 1
+    is_3_by_3: bool = False
 
 
 @dataclass
@@ -67,8 +67,10 @@ class ModelBlock:
         inner = channels // groups * kernel**2
         is_depthwise = groups == channels > 1
         values = pixels * out + max(keeps, pixels * channels)
-        flops, side = 2.0 * pixels * out * inner, kernel if groups == 1 else 1
-        self.products.append(Product(flops, inner, is_depthwise=is_depthwise, moved=values, kernel=side))
+        # With a stride there are fewer pixels of output than of the input that is kept.
+        is_3_by_3 = kernel == 3 and groups == 1 and pixels * channels >= keeps
+        flops = 2.0 * pixels * out * inner
+        self.products.append(Product(flops, inner, is_depthwise=is_depthwise, moved=values, is_3_by_3=is_3_by_3))
         self.kept_for_weights += keeps
         self.convolved += 0 if is_depthwise else 2 * values
         self._operate(2 * values, keeps=keeps, parameters=inner * out + (out if bias else 0))

@@ -194,10 +194,11 @@ def _count(function: Any, args: Any, result: Any, block: ModelBlock) -> None:
     if name == "convolution":
         weight = inputs[1]
         inner = weight.numel() // weight.shape[0]
-        groups, flops = args[-1], 2.0 * outputs[0].numel() * inner
-        side = weight.shape[-1] if groups == 1 and weight.dim() == 4 else 1
+        stride, _, dilation, is_transposed, _, groups = args[3:]
+        flops = 2.0 * outputs[0].numel() * inner
+        is_3_by_3 = weight.shape[2:] == (3, 3) and {*stride, *dilation} == {1} and not is_transposed and groups == 1
         is_depthwise = groups > 1 and weight.shape[1] == 1
-        block.products.append(Product(flops, inner, is_depthwise=is_depthwise, kernel=side))
+        block.products.append(Product(flops, inner, is_depthwise=is_depthwise, is_3_by_3=is_3_by_3))
     elif name in ("mm", "addmm", "bmm", "baddbmm"):
         inner = inputs[-1].shape[-2]
         block.products.append(Product(2.0 * outputs[0].numel() * inner, inner))
