@@ -138,7 +138,6 @@ def main() -> int:
         files = planned_files(model, lambda saved: save_model(saved, Path(folder), SHARD_BYTES))
     assert files is not None
     new = model_without_weights(lambda: with_new_weights(lambda: LlamaForCausalLM(LlamaConfig(**SIZES_70B))))
-    assert new is not None
     figures: dict[str, dict[str, Figures]] = {}
     for engine in ("fsdp", "hsdp"):
         for ranks in RANKS:

@@ -17,6 +17,7 @@ import transformers
 from forked_ranks import forked_ranks
 from rank_processes import training_arguments
 from safetensors.torch import load_file
+from torch.utils._device import _device_constructors
 
 from trainyard.steps import train_ddp
 from trainyard.steps.runtime.files import sha256_of_json
@@ -512,6 +513,19 @@ def test_a_parameter_that_a_task_had_before_is_left_as_it_is(is_drawn: bool) -> 
     assert torch.equal(task.embedding, torch.ones(8, 8))
     assert any(parameter is task.embedding for parameter in built.parameters())
     assert not any(parameter.is_meta for parameter in built.parameters())
+
+
+def test_torch_is_as_before_when_a_model_was_drawn() -> None:
+    """Also if nobody has asked before for tensors on another device."""
+    _device_constructors.cache_clear()
+
+    def new_model() -> torch.nn.Module:
+        with torch.device("cpu"):
+            return torch.nn.Linear(8, 8)
+
+    with_new_weights(new_model)
+    with torch.device("meta"):
+        assert torch.tensor([1.0]).is_meta
 
 
 def test_much_that_is_computed_is_not_kept_by_every_rank() -> None:

@@ -22,6 +22,7 @@ from typing import Any, NoReturn
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import init
+from torch.utils._device import _device_constructors
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -115,6 +116,7 @@ def to_draw(build: Callable[[], Any]) -> tuple[Any, dict[torch.Tensor, NewWeight
     # Models import it, which fails while tensors are not what they were.
     import torch._dynamo
 
+    _device_constructors()  # torch keeps at first use which these are: not one that is replaced below
     first_chunk, noting = int(torch.randint(_SEEDS, ())), _Noting()
     token = noting_now.set(noting)
     truncated = replaced(init, _truncated_normal.__name__, noting.truncated)
