@@ -14,7 +14,7 @@ def available_processors() -> int:
 
 def output_of(program: str, *arguments: str) -> str:
     """Return what a program prints; nothing if it is missing, fails or hangs."""
-    command = [shutil.which(program) or program, *arguments]
+    command = [shutil.which(program) or program, *arguments]  # may import: not trainyard
     try:
         finished = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=60, check=False)
     except (OSError, subprocess.TimeoutExpired):
