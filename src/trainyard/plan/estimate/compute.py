@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from statistics import NormalDist
 
 from trainyard.catalogue.csv_rows import rows_of
 from trainyard.plan.estimate.blocks import adapters_of, blocks_of
@@ -234,14 +234,9 @@ def _attention_share(training: TrainingShape, highest: float) -> float:
 def _slowest(gpus: int) -> float:
     """Return how much longer the slowest of so many GPUs takes than one of them on average, as all wait for it.
 
-    Of normally distributed times the largest is expected at the quantile of Blom (1958), which is computed by formula
-    26.2.23 of Abramowitz & Stegun to within 0.0005.
+    Of normally distributed times the largest is expected at the quantile of Blom (1958).
     """
-    if gpus == 1:
-        return 1.0
-    root = math.sqrt(-2 * math.log(0.625 / (gpus + 0.25)))
-    above = 1 + root * (1.432788 + root * (0.189269 + root * 0.001308))
-    return 1 + GPU_SPREAD * (root - (2.515517 + root * (0.802853 + root * 0.010328)) / above)
+    return 1 + GPU_SPREAD * NormalDist().inv_cdf((gpus - 0.375) / (gpus + 0.25))
 
 
 def _backward_traffic(training: TrainingShape) -> float:
