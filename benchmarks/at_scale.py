@@ -66,15 +66,15 @@ from trainyard.steps.training.engines.fsdp import FSDPEngine
 from trainyard.steps.training.engines.shared_model import RowsOfRank, readers_in_turn, without_memory
 from trainyard.steps.training.fragments import MODEL_KEY, OPTIMIZER_KEY, Fragment, named_once
 from trainyard.steps.training.from_transformers import save_model
-from trainyard.steps.training.new_weights import CHUNK_ELEMENTS, chunks
-from trainyard.steps.training.optimizer import OptimizerSettings
-from trainyard.steps.training.samples.plan import Progress
-from trainyard.steps.training.weights_in_files import (
+from trainyard.steps.training.models_without_weights import (
     ModelWithoutWeights,
     WeightReader,
     model_without_weights,
     with_new_weights,
 )
+from trainyard.steps.training.new_weights import CHUNK_ELEMENTS, chunks
+from trainyard.steps.training.optimizer import OptimizerSettings
+from trainyard.steps.training.samples.plan import Progress
 from trainyard.steps.training.weights_to_files import (
     PlannedFile,
     Saving,

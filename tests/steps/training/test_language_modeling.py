@@ -29,9 +29,9 @@ from trainyard.steps.data.dataset.manifest import ArrayType, read_manifest
 from trainyard.steps.data.dataset.reader import SplitReader
 from trainyard.steps.runtime.errors import StepError
 from trainyard.steps.training.engines.shared_model import without_memory
+from trainyard.steps.training.models_without_weights import model_without_weights
 from trainyard.steps.training.tasks.language_modeling import LanguageModeling
 from trainyard.steps.training.tasks.task import SampleRequest
-from trainyard.steps.training.weights_in_files import model_without_weights
 
 LENGTH = 32
 TINY_GPT2 = '{"n_layer": 1, "n_embd": 16, "n_head": 2}'

@@ -20,8 +20,13 @@ from trainyard.settings.steps.tasks import LanguageModelingSettings
 from trainyard.steps import train_ddp
 from trainyard.steps.data.dataset.manifest import read_manifest
 from trainyard.steps.runtime.errors import StepError
+from trainyard.steps.training.models_without_weights import (
+    CannotLeaveOut,
+    WeightInFile,
+    WeightReader,
+    model_without_weights,
+)
 from trainyard.steps.training.tasks.language_modeling import LanguageModeling
-from trainyard.steps.training.weights_in_files import CannotLeaveOut, WeightInFile, WeightReader, model_without_weights
 
 RANKS = 3
 BUILT_BY_RANK_ZERO = ("of the base model alone", "tied, and in the file twice")

@@ -15,8 +15,8 @@ from trainyard.settings.steps.tasks import TaskSettings
 from trainyard.steps import evaluate, train_ddp
 from trainyard.steps.data.dataset.manifest import read_manifest
 from trainyard.steps.training.checkpoints.checkpoint_to_resume import step_folder
+from trainyard.steps.training.models_without_weights import with_new_weights
 from trainyard.steps.training.randomness import seed_everything
-from trainyard.steps.training.weights_in_files import with_new_weights
 
 STEPS = 21
 

@@ -22,14 +22,14 @@ from torch.utils._device import _device_constructors
 from trainyard.steps import train_ddp
 from trainyard.steps.runtime.files import sha256_of_json
 from trainyard.steps.training.checkpoints.commit import read_commit
-from trainyard.steps.training.new_weights import CHUNK_ELEMENTS, SCHEME, NewWeight, to_draw
-from trainyard.steps.training.weights_in_files import (
+from trainyard.steps.training.models_without_weights import (
     CannotLeaveOut,
     ModelWithoutWeights,
     WeightReader,
     model_without_weights,
     with_new_weights,
 )
+from trainyard.steps.training.new_weights import CHUNK_ELEMENTS, SCHEME, NewWeight, to_draw
 
 SIZES = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 512, "pad_token_id": 3}
 LLAMA = SIZES | {"intermediate_size": 128, "num_key_value_heads": 2}
@@ -544,7 +544,7 @@ def test_a_model_is_drawn_where_nothing_of_it_was_imported_before() -> None:
     code = """
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
-from trainyard.steps.training.weights_in_files import with_new_weights
+from trainyard.steps.training.models_without_weights import with_new_weights
 config = AutoConfig.for_model("gpt2", n_embd=16, n_layer=1, n_head=2)
 weights = []
 for _ in range(2):

@@ -19,7 +19,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, MixtralConfig, Mixtra
 
 from trainyard.steps.training.fragments import tensors_of
 from trainyard.steps.training.from_transformers import save_model
-from trainyard.steps.training.weights_in_files import DTYPES_IN_FILES
+from trainyard.steps.training.models_without_weights import DTYPES_IN_FILES
 from trainyard.steps.training.weights_to_files import PlannedFile, divided, file_header, planned_files, write_tensors
 
 MEGABYTE = ("--save-shard-mb", 1)

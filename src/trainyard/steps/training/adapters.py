@@ -24,16 +24,16 @@ from trainyard.steps.runtime.world import World
 from trainyard.steps.training.engines.engine import Engine
 from trainyard.steps.training.fragments import tensors_of
 from trainyard.steps.training.from_transformers import has_weights, model_digest, model_folder
-from trainyard.steps.training.precision import DTYPES
-from trainyard.steps.training.tasks.chosen import ChosenTask, read_base_digest
-from trainyard.steps.training.tasks.task import Task
-from trainyard.steps.training.weights_in_files import (
+from trainyard.steps.training.models_without_weights import (
     CannotLeaveOut,
     ModelWithoutWeights,
     model_without_weights,
     weights_may_stay_out,
     with_new_weights,
 )
+from trainyard.steps.training.precision import DTYPES
+from trainyard.steps.training.tasks.chosen import ChosenTask, read_base_digest
+from trainyard.steps.training.tasks.task import Task
 from trainyard.steps.training.weights_to_files import Combined, Saving, write_tensors
 
 ADAPTERS_FOLDER = "adapters"

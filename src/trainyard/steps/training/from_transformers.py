@@ -17,8 +17,7 @@ from trainyard.steps.runtime.errors import StepError, first_line
 from trainyard.steps.runtime.files import CONFIG_FILE, parse_json, sha256_of_json
 from trainyard.steps.runtime.imports import replaced
 from trainyard.steps.runtime.world import World
-from trainyard.steps.training.new_weights import CannotDraw
-from trainyard.steps.training.weights_in_files import (
+from trainyard.steps.training.models_without_weights import (
     WEIGHTS_FILE,
     WEIGHTS_INDEX,
     leave_in_files,
@@ -27,6 +26,7 @@ from trainyard.steps.training.weights_in_files import (
     weights_may_stay_out,
     with_new_weights,
 )
+from trainyard.steps.training.new_weights import CannotDraw
 from trainyard.steps.training.weights_to_files import write_tensors
 
 # Before transformers is imported: a job must not wait for, or depend on, a server it was not told of.

@@ -35,8 +35,8 @@ from trainyard.steps.runtime.imports import replaced
 from trainyard.steps.training.engines.engine import Engine
 from trainyard.steps.training.engines.shared_model import without_memory
 from trainyard.steps.training.fragments import MODEL_KEY, Fragment, tensors_of
+from trainyard.steps.training.models_without_weights import DTYPES_IN_FILES, Weight, WeightReader
 from trainyard.steps.training.new_weights import storage_id
-from trainyard.steps.training.weights_in_files import DTYPES_IN_FILES, Weight, WeightReader
 
 _TYPE_NAMES = {dtype: name for name, dtype in DTYPES_IN_FILES.items()}
 _LENGTH_BYTES, _ALIGNMENT_BYTES = 8, 8

@@ -21,7 +21,7 @@ from trainyard.settings.files import os_errors_name
 from trainyard.steps.runtime.files import BLOCK_BYTES
 from trainyard.steps.training.checkpoints.commit import BrokenCheckpoint
 from trainyard.steps.training.fragments import Fragment
-from trainyard.steps.training.weights_in_files import DTYPES_IN_FILES
+from trainyard.steps.training.models_without_weights import DTYPES_IN_FILES
 from trainyard.steps.training.weights_to_files import file_header
 
 RANDOM_PREFIX = "random/"

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from trainyard.settings.quantities import memory
 from trainyard.steps.runtime.world import World
 from trainyard.steps.training.fragments import tensors_of
-from trainyard.steps.training.weights_in_files import (
+from trainyard.steps.training.models_without_weights import (
     CannotLeaveOut,
     ModelWithoutWeights,
     WeightReader,
